@@ -156,9 +156,8 @@ EACH = [(name, server) for name, (_shared, servers) in GUIDES.items() for server
 def planned(name, overlays=(), layer=None):
     """{server: entry} of a recipe on a node of its own GPUs."""
     clustered = name[:2] == "gb"
-    return plans.planned(
-        name, None, layer, overlays, clustered=clustered, endpoints=(("etcd", "http://etcd-1:2379"),)
-    ).by_name
+    found = plans.planned(name, None, layer, overlays, clustered=clustered, endpoints=(("etcd", "http://etcd-1:2379"),))
+    return {entry["name"]: entry for entry in found.entries}
 
 
 def entry_of(name, server):

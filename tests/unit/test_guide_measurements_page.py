@@ -15,7 +15,6 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.measure
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import evaluation_tool, points
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import planned
 
 PAGE = doc_examples.USING / "measure-reference.md"
 # The guides' own words. What is no argument of the tool stands before `--`.
@@ -83,7 +82,7 @@ def shown(cells):
 
 def ours(name):
     """The arguments that the first point of the recipe's guide is measured with."""
-    point = points(*planned(name))[0]["point"]
+    point = points(*plans.each(name, "")[:2])[0]["point"]
     argv = expand(point["spec"]["template"], benchmarks.values(point, "FOLDER"))
     return words(word.replace(point["tokenizer"], "MODEL") if argv[at - 1] in ("--tokenizer", "--model") and
                  (argv[at - 1] == "--tokenizer" or "served-model-name" in " ".join(argv)) else word
@@ -103,7 +102,7 @@ def test_every_argument_of_a_guides_command_is_compared_with_ours(heading, comma
 
 def test_the_sweep_of_the_quick_start():
     rows = {guide: own for guide, own, _why in table("### TensorRT-LLM: benchmark_serving")}
-    deployment = planned("blackwell-quickstart-max-throughput")[1]
+    deployment = plans.each("blackwell-quickstart-max-throughput", "").deployment
     profile = deployment["benchmark"]["profiles"]["guide"]
     numbers = rows['concurrency_list="32 64 128 256 512 1024 2048 4096"']
     assert numbers == "concurrency: %s" % profile["concurrency"]

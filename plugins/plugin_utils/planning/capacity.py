@@ -40,12 +40,12 @@ class Server:
     """All values that determine the memory of a server. Equal servers are counted once.
 
     model: its dimensions (plugin_utils/models). weights_format: as the recipe names it. memory: bytes of a device as
-    the engine sees it, None if they are not declared. budget: how the engine sizes its KV cache, "utilization", "free",
-    "contiguous", "capped" or "bytes" (given, cache_bytes). whole_experts: whether each device has complete experts
-    (expert parallelism), else a slice of each. aligned: multiples that kernels pad the experts' hidden and intermediate
-    width to, or None. max_len None: the engine chooses it. kv_bytes: of one element. windowed: whether sliding layers
-    keep their window only. bucket: positions that they are allocated with for each request, whatever its length.
-    buffer_tokens: of the KV transfer between servers.
+    the engine sees it; None if they are not declared, which only the budget "bytes" permits. budget: how the engine
+    sizes its KV cache, "utilization", "free", "contiguous", "capped" or "bytes" (given, cache_bytes). whole_experts:
+    whether each device has complete experts (expert parallelism), else a slice of each. aligned: multiples that kernels
+    pad the experts' hidden and intermediate width to, or None. max_len None: the engine chooses it. kv_bytes: of one
+    element. windowed: whether sliding layers keep their window only. bucket: positions that they are allocated with for
+    each request, whatever its length. buffer_tokens: of the KV transfer between servers.
     """
 
     model: object
@@ -137,7 +137,7 @@ def activation_bytes(model, platform, max_seqs, batched, split=1):
 
 
 def kv_budget(server, weights, activations=0.0):
-    """Return the bytes of the engine's KV cache on one device; below 0 if not even the weights fit. None: unknown.
+    """Return the bytes of the engine's KV cache on one device; below 0 if not even the weights fit.
 
     utilization: gpu-memory-utilization x memory - weights - peak activations.
     free: kv_cache_free_gpu_memory_fraction of the free memory after weights and profiled activations.
@@ -147,8 +147,6 @@ def kv_budget(server, weights, activations=0.0):
     """
     if server.budget == "bytes":
         return server.cache_bytes
-    if server.memory is None:
-        return None
     free, share = server.memory - weights - activations, server.fraction * server.memory
     if server.budget == "utilization":
         return share - weights - activations
@@ -249,7 +247,7 @@ def _refusal(server, weights):
             return words % (*sizes, gib(server.memory), _remedy(server))
     budget = kv_budget(dataclasses.replace(server, cap=1.0), weights)  # the cap is a default of some versions
     needs = _needs(server, certain=True)
-    return _too_large(server, needs, budget, weights) if needs and budget is not None and needs > budget else None
+    return _too_large(server, needs, budget, weights) if needs > budget and needs else None
 
 
 def _needs(server, certain=False):
@@ -274,33 +272,32 @@ def assess(server):
     """Return the verdict on a Server. Equal servers are computed once, so the result must not be changed.
 
     The result is {"ok", "verdict", "text", "warnings", "refusal", "memory_gib", "weights_gib", "kv_gib", "tokens",
-    "requests", "sequence", "max_seqs", "max_len", "ranks"}. verdict: "ok", "warning", "error" (with the reason in
-    refusal) or "not checked". ok: true for ok, null for not checked, else false. Sizes are of one device, in GiB;
-    tokens and requests (of ``sequence`` tokens) are of one rank.
+    "requests", "sequence", "max_seqs", "max_len", "ranks"}. verdict: "ok", "warning" or "error" (with the reason in
+    refusal); ok: whether it is "ok". Sizes are of one device, in GiB; tokens and requests (of ``sequence`` tokens) are
+    of one rank.
     """
-    weights, tokens, requests = expected_weights(server), None, None
+    weights = expected_weights(server)
     activations = server.buffer_tokens * server.model.layers * server.layer_bytes + activation_bytes(
         server.model, server.platform, server.max_seqs, server.batched, server.attention_degree
     )
     budget = kv_budget(server, weights, activations)
-    if budget is not None:
-        each = request_of(server, server.sequence, steady=True)
-        requests, tokens = max(0, int(budget // each)), max(0, int(budget * server.sequence / each))
-        if server.budget == "contiguous" and server.max_len:
-            requests, tokens = min(requests, server.max_seqs), min(tokens, server.max_seqs * server.max_len)
+    each = request_of(server, server.sequence, steady=True)
+    requests, tokens = max(0, int(budget // each)), max(0, int(budget * server.sequence / each))
+    if server.budget == "contiguous" and server.max_len:
+        requests, tokens = min(requests, server.max_seqs), min(tokens, server.max_seqs * server.max_len)
     refusal = _refusal(server, certain_weights(server))
-    warning = None if refusal or budget is None else _warning(server, weights, activations, budget, tokens, requests)
+    warning = None if refusal else _warning(server, weights, activations, budget, tokens, requests)
     warnings = list(filter(None, (warning, None if server.model.known else UNCHECKED)))
-    verdict = "error" if refusal else "not checked" if budget is None else "warning" if warnings else "ok"
+    verdict = "error" if refusal else "warning" if warnings else "ok"
     return {
-        "ok": {"ok": True, "not checked": None}.get(verdict, False),
+        "ok": verdict == "ok",
         "verdict": verdict,
         "text": _text(server, tokens, requests),
         "warnings": warnings,
         "refusal": refusal,
         "memory_gib": None if server.memory is None else round(server.memory / GIB, 4),
         "weights_gib": round(weights / GIB, 4),
-        "kv_gib": None if budget is None else round(max(0, budget) / GIB, 4),
+        "kv_gib": round(max(0, budget) / GIB, 4),
         "tokens": tokens,
         "requests": requests,
         **{key: getattr(server, key) for key in ("sequence", "max_seqs", "max_len", "ranks")},
@@ -308,8 +305,6 @@ def assess(server):
 
 
 def _text(server, tokens, requests):
-    if tokens is None:
-        return "the memory of its devices is not declared (fleet_hardware.memory_gib)"
     fits = "fits %s tokens%s" % (count(tokens), " on each of %d ranks" % server.ranks if server.ranks > 1 else "")
     if server.max_seqs_given:
         return "%s; %d x %d needs %s" % (fits, server.max_seqs, server.sequence, _wanted(server))
@@ -361,6 +356,8 @@ def server_of(entry, deployment, hardware, on_host=1):
     platform = PLATFORMS[entry["platform"]]
     settings = ENGINES[entry["engine"]].running(backend).memory(entry, hardware, model)
     settings = platform.memory(settings, {**entry, "engine": backend or entry["engine"]}, hardware, model)
+    if not hardware.memory_gib and settings["budget"] != "bytes":
+        raise Unreadable("the memory of its devices is not declared (fleet_hardware.memory_gib)")
     longest = settings["max_len"] or model.max_len
     lengths = [load_of(deployment).get(key) for key in ("input_tokens", "output_tokens")]
     sequence = sum(lengths) if all(isinstance(length, int) for length in lengths) else SEQUENCE

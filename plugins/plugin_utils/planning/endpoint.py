@@ -227,7 +227,6 @@ def hosts(members, limited):
 # -- Prometheus -------------------------------------------------------------------------------------------------------
 
 NODE_EXPORTER = 9100  # port of Debian's package
-ETCD_METRICS = 2381  # of the role's default
 # Port of clients, and the blackbox exporter's modules without and with TLS, which expect TLS or NATS's greeting.
 CLIENTS = {"etcd": (2379, None, "tls"), "nats": (4222, "nats", "nats_tls")}
 JOBS = ("engines", "endpoint", "etcd", "services", "nodes", "accelerators")
@@ -280,7 +279,7 @@ def targets(plans, variables_of, groups, monitor, accelerator_ports=None):
             if is_loopback(bind) and host != monitor:
                 continue  # only its own host reaches loopback
             if service == "etcd":
-                add("etcd", bind, given.get("etcd_metrics_port") or ETCD_METRICS, service, host)
+                add("etcd", bind, given.get("etcd_metrics_port") or 2381, service, host)
             port, *modules = CLIENTS[service]
             if modules[tls]:
                 port = given.get(service + "_client_port") or port

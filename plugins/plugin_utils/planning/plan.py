@@ -72,7 +72,6 @@ def check_words(where, words):
 
 
 PORT_NAMES = ("metrics", "system", "side_channel")  # placeholders of every group, with or without these ports
-SYSTEM_USER = "inference-fleet"
 HOME = re.compile(r"^/home/([a-z_][a-z0-9_-]*)/")
 ENDINGS = {"yaml": "yml", "json": "json"}
 
@@ -166,8 +165,6 @@ def entry_of(host, recipe, group, own, name, devices):
     server.command, server.values, server.environment, content = server.read(local)
     if server.config:
         server.config = {"path": local["config"], "format": server.config["format"], "content": content}
-    if not server.command:
-        raise invalid(where + ": command", [], "the engine's argv")
     server.arguments = engine.effective(server.command, server.values, server.config)
     engine.check(where, server)
     words = {"arguments.%s" % flag: engine.flag_argv(flag, value) for flag, value in server.values.items()}
@@ -371,7 +368,7 @@ def _user(recipe):
     or the owner of the home in which a machine image has its environment."""
     venv = recipe.get("venv") or {}
     home = HOME.match(venv.get("path", ""))
-    return recipe.get("user") or (home.group(1) if home and not venv["create"] else SYSTEM_USER)
+    return recipe.get("user") or (home.group(1) if home and not venv["create"] else "inference-fleet")
 
 
 def _container(recipe, platform, where):

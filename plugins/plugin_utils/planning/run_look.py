@@ -60,12 +60,6 @@ def note_failed(host, failed):
     _append(FAILED, [host, failed])
 
 
-def _idle(hosts):
-    """Return the hosts without a running server that have not failed. Changes there do not interrupt requests."""
-    found, failed = _looks(), _failed()
-    return [host for host in hosts if not found.get(host, {}).get("serving", True) and host not in failed]
-
-
 def in_turn(hosts):
     """Return the hosts in the order in which their servers change: without running servers, with, then those that were
     not checked and those that failed, where nothing changes. The first host with running servers shows whether the plan
@@ -73,7 +67,7 @@ def in_turn(hosts):
     found, failed = _looks(), _failed()
 
     def turn(host):
-        return 3 if host not in found or host in failed else 1 + bool(found[host].get("serving", True))
+        return 3 if host not in found or host in failed else 1 + found[host]["serving"]
 
     return sorted(hosts, key=turn)
 
@@ -87,7 +81,8 @@ def batches(hosts, serial, together=()):
     """Return the serial of a play for these hosts. Hosts without running servers come first, in one batch; then a
     single host, then batches of `serial` hosts. It is `serial` if servers run only on hosts in `together`, which are
     changed at the same time."""
-    serial, failed, first = listed(serial), _failed(), _idle(hosts)
+    serial, failed, found = listed(serial), _failed(), _looks()
+    first = [host for host in hosts if host in found and not found[host]["serving"] and host not in failed]
     if all(host in first or host in together or host in failed for host in hosts):
         return serial
     return ([len(first)] if first else []) + [1, *serial]

@@ -24,7 +24,6 @@ from .inventory import PROVIDED, cluster_of
 from .plan import for_group
 
 LOOPBACK = "127.0.0.1"
-BIND = "fleet_bind_address"
 
 
 class Service(typing.NamedTuple):
@@ -153,7 +152,7 @@ def cluster_workers(host, others, planned_of):
             continue
         recipe, hardware = planned
         kept = assign(recipe, hardware, server_names(recipe, hardware))
-        bind = str(others(other).get(BIND) or LOOPBACK)
+        bind = str(others(other).get("fleet_bind_address") or LOOPBACK)
         for group in recipe["servers"]:
             own = for_group(recipe, group)
             for name in kept[group_name(group)] if group["role"] in ROLES else ():

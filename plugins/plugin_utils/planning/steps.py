@@ -38,7 +38,6 @@ from .variables import may_hold_secrets, read_yaml
 
 PLAYBOOK = "playbooks/steps/%s.yml"
 CHANGED = "%s differs from the collection, so it is run each time"
-NOT_KNOWN = "what the role %s does is known to no plan, so it is run each time"
 UNREAD = "it cannot be looked at: %s"
 
 
@@ -114,7 +113,7 @@ class Host:
 
     def _of(self, calls, role):
         if calls is None:
-            raise Unknown(NOT_KNOWN % role)
+            raise Unknown("what the role %s does is known to no plan, so it is run each time" % role)
         return calls
 
 

@@ -27,7 +27,6 @@ from ..seen_files import COLLECTION
 from .inventory import LOCKED, check_outside, recipes_of
 
 LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
-ALL_PORTS = 65535
 LIMITS = ("ttft_ms", "tpot_ms")
 MOST_MS = 10**9
 SECRET_KINDS = {"environment", "hidden", "keys", "logins", "token", "password", "index", "indexes", "url"}
@@ -173,7 +172,7 @@ CHECKS = {
     "message": _message,
     "mirror": lambda name, value: check_mirror(value, name),
     "platform": lambda name, value: checks.check_choice(name, value, sorted(PLATFORMS)),
-    "port": lambda name, value: checks.check_number(name, value, ALL_PORTS),
+    "port": lambda name, value: checks.check_number(name, value, 65535),
     "scalar": _setting,
     "switch": checks.check_switch,
     "token": _token,

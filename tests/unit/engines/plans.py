@@ -16,7 +16,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware 
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe.schema import problems
-from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 COUNTS = {"gb200": 4, "gb300": 4, "trainium3": 16, "ascend-a3": 16, "cpu": 1}  # devices of a node; 8 of the others
 CPU = {"accelerator": "cpu", "count": 1, "cores": 2}
@@ -27,6 +26,16 @@ OWN = {name: load.load_recipe(load.find_recipe(name, [])) for name in load.avail
 EACH = [(name, overlay) for name, own in OWN.items() for overlay in ("", *(own.get("overlays") or {}))]
 
 
+class Lazy(dict):
+    """Variables of a host of which some raise when they are read, as a template that is undefined does."""
+
+    def __getitem__(self, key):
+        value = super().__getitem__(key)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
 class Planned(typing.NamedTuple):
     """A plan: entries; the resolved recipe; what capacity.check() returns, with the engines' notes; the inputs."""
 
@@ -35,10 +44,6 @@ class Planned(typing.NamedTuple):
     capacity: list
     recipe: dict
     hardware: object
-
-    @property
-    def by_name(self):
-        return {entry["name"]: entry for entry in self.entries}
 
 
 def resolved(name, override=None, overlays=()):

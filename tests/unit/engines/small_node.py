@@ -37,7 +37,6 @@ from ansible_collections.inference.fleet.tests.unit.operating import operate
 # What a node is given to show a first sign, and a port to become free: here other work may come between.
 apply.SETTLE_S = 60
 ENGINE = str(pathlib.Path(__file__).parent / "small_engine.py")
-MODULES = "ansible_collections.inference.fleet.plugins.modules."
 BLOCK = 100
 BLOCKS = range(20000, 24000, BLOCK)  # below what the kernel gives to outgoing connections
 

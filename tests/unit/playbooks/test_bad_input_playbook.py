@@ -26,14 +26,13 @@ all:
     fleet_recipe: cpu-tiny
     fleet_hardware: {accelerator: cpu, count: 1, cores: 2}
 """
-OTHERS = "other:\n  hosts:\n    other: {fleet_recipe: null}\n"
 SCREEN = {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "4000"}
 NOISE = ("Traceback", "Finalization of task args", "Error while resolving", "ignored=1", "rescued=1")
 
 
 def inventory_of(folder, more=""):
-    """An inventory; more: lines of variables, or groups."""
-    indented = "".join("    %s\n" % line for line in more.splitlines()) if more != OTHERS else more
+    """An inventory; more: lines of variables."""
+    indented = "".join("    %s\n" % line for line in more.splitlines())
     path = folder / "hosts.yml"
     path.write_text(INVENTORY % {"folder": folder} + indented)
     return path
@@ -77,29 +76,30 @@ def test_every_playbook_begins_with_the_plan():
         assert first.get("ansible.builtin.import_playbook") == "steps/plan.yml" or path.name == "plan.yml", path
 
 
-@pytest.mark.parametrize("playbook", ["plan", "restart", "services", "site", "status"])  # each has its own options
-def test_the_plan_refuses_a_wrong_value_before_anything_is_done(tmp_path, playbook):
-    run = play(tmp_path, "-e", "fleet_weights_min_rate=fast", playbook=playbook)
-    refused(run, 'fleet_weights_min_rate is "fast"; allowed: a whole number from 0')
+RATE = ("fleet_weights_min_rate=fast", 'fleet_weights_min_rate is "fast"; allowed: a whole number from 0')
 
 
 @pytest.mark.parametrize(
     ("playbook", "argument", "part"),
     [
+        # each has its own options
+        *((playbook, *RATE) for playbook in ("plan", "restart", "services", "site", "status")),
         ("benchmark", "benchmark_profile=nope", 'the recipe cpu-tiny has no benchmark profile "nope"'),
         ("verify", "fleet_play_hosts=nope", 'fleet_play_hosts is "nope", which names no host'),
         ("restart", "fleet_server=nope", 'fleet_server is "nope"; allowed: '),
         ("replace_node", "fleet_node=nope", "fleet_node is 'nope'"),
     ],
 )
-def test_a_wrong_name_is_refused_by_the_first_task(tmp_path, playbook, argument, part):
+def test_a_wrong_value_is_refused_before_anything_is_done(tmp_path, playbook, argument, part):
     refused(play(tmp_path, "-e", argument, playbook=playbook), part)
 
 
 def test_a_limit_without_an_inference_host_and_an_inventory_that_is_missing(tmp_path):
     """Without the clone's ansible.cfg, which makes an error of it, Ansible goes on with a warning."""
     part = "--limit leaves no host that has fleet_recipe (of other); allowed: one of node1"
-    refused(play(tmp_path, "--limit", "other", more=OTHERS, playbook="site"), part)
+    other = tmp_path / "other.yml"
+    other.write_text("other:\n  hosts:\n    other: {fleet_recipe: null}\n")
+    refused(play(tmp_path, "--limit", "other", "-i", other, playbook="site"), part)
     (tmp_path / "ansible.cfg").write_text("")
     run = ansible_playbook(
         [CLONE / "playbooks" / "services.yml", "-i", tmp_path / "nothing"], folder=tmp_path, cold=True,

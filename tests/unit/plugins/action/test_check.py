@@ -19,7 +19,7 @@ from ansible_collections.inference.fleet.plugins.modules import node
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import check, servers, verdicts
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import run_look
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.run_look import LATER
-from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
+from ansible_collections.inference.fleet.tests.unit.engines.plans import Lazy
 from ansible_collections.inference.fleet.tests.unit.operating import Operation, operate
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import verdict
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.inference.fleet.plugins.plugin_utils.measure.points import elsewhere_of, points
-from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
-from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import NAMES, planned
 
 ENTRIES = [
     {
@@ -144,16 +143,9 @@ def test_servers_of_other_hosts_that_cannot_be_measured_together():
         assert error(points, ENTRIES, deployment(scope="fleet"), None, elsewhere).code == "measure.not-together"
 
 
-def each_profile():
-    for name in NAMES:
-        own = recipes.load_recipe(recipes.find_recipe(name, []))
-        for overlay in (None, *(own.get("overlays") or ())):
-            yield name, overlay
-
-
-@pytest.mark.parametrize(("name", "overlay"), list(each_profile()))
+@pytest.mark.parametrize(("name", "overlay"), [one for one in plans.EACH if "embedding" not in one[0]])
 def test_all_profiles_of_a_recipe_fit_its_servers(name, overlay):
-    entries, recipe = planned(name, overlay)
+    entries, recipe, *_more = plans.each(name, overlay)
     if not any(entry["role"] in ("server", "frontend") for entry in entries):
         assert error(points, entries, recipe).code == "measure.no-server"  # their frontend is another host's
         return
@@ -170,13 +162,15 @@ def test_all_profiles_of_a_recipe_fit_its_servers(name, overlay):
     ("gb200-max-throughput", "trtllm-bench", [32, 64, 128, 256, 512, 1024, 2048, 2560]),
 ])  # fmt: skip
 def test_the_guides_own_tool_is_the_default(name, tool, concurrency):
-    entries, recipe = planned(name)
+    entries, recipe, *_more = plans.each(name, "")
     found = [one for one in points(entries, recipe) if one["servers"][0] is entries[0]]
     assert {one["point"]["tool"] for one in found} == {tool}
     assert [one["point"]["concurrency"] for one in found] == concurrency
 
 
 def test_a_prefill_worker_needs_no_room_for_the_answer():
+    site = {"clustered": True, "endpoints": (("etcd", "http://etcd-1:2379"),)}
     change = {"benchmark": {"profiles": {"guide": {"output_tokens": 3000}}}}
-    caught = error(points, *planned("gb200-dynamo-disagg", None, [("fleet_override", change)]))
+    entries, recipe, *_more = plans.planned("gb200-dynamo-disagg", override=change, **site)
+    caught = error(points, entries, recipe)
     assert caught.code == "measure.profile-invalid" and "at most 11000" in caught.values[3]

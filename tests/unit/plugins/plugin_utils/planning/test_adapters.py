@@ -44,6 +44,7 @@ def test_an_adapter_is_an_argument_and_its_weights_are_installed_like_a_model_s(
     assert entry["command"][at : at + len(words)] == words
     assert entry["adapters"] == ["sql"] and entry["weights"][1:] == ["/var/lib/inference-fleet/models/sql"]
     assert "/var/lib/inference-fleet/models/sql" in {one["source"] for one in entry["container"]["mounts"]}
+    assert "adapters" not in planned(name, "h200", ())[0][0]
     model, adapter = deployment["models"]
     assert (adapter["source"], adapter["repo"], adapter["revision"]) == ("huggingface", "us/sql", "v1")
     assert adapter["adapter"] == {"base": model["repo"], "max_rank": rank} and not model.get("adapter")
@@ -70,10 +71,6 @@ def test_an_adapter_without_a_repository_is_already_on_the_node():
 )
 def test_what_a_plan_refuses(name, accelerator, code, more):
     assert plans.problem(planned, name, accelerator, **more).code == code
-
-
-def test_a_recipe_without_adapters_has_the_plan_of_before():
-    assert "adapters" not in planned("qwen3-32b", "h200", ())[0][0]
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------

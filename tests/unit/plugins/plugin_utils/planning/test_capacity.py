@@ -22,10 +22,9 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.capacity 
     certain_weights,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware import Hardware, parse_hardware
-from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.neuron import bucket as nxdi_bucket
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load as recipes
+from ansible_collections.inference.fleet.tests.unit.engines import plans
 from ansible_collections.inference.fleet.tests.unit.engines.plans import plan_of
-from ansible_collections.inference.fleet.tests.unit.engines.recipe_profiles import NAMES, hardware_of, planned
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,7 +33,6 @@ STANDIN = ROOT / "tools" / "standin" / "standin.json"
 H100 = Hardware("h100", "nvidia", count=1, cores=0, lnc=1, memory_gib=79.65)
 NXDI = {"VLLM_NEURON_FRAMEWORK": "neuronx-distributed-inference"}
 STAND_IN = {"repo": "inference-fleet/gpt-oss-tiny-standin", "weights_format": "bf16"}
-TRANSFER = {"backend": "UCX", "max_tokens_in_buffer": 65536}
 
 
 def hardware(accelerator, **keys):
@@ -60,38 +58,27 @@ def verdict(declared, engine, command, config=None, environment=None, role="serv
     return assess(capacity.server_of(entry, recipe_of(engine, **recipe), declared))
 
 
-def ascend(tensor, accelerator="ascend-a2", fraction=0.9):
+def ascend(tensor, accelerator="ascend-a2"):
     """The vllm-ascend guide's command line with another tensor parallelism."""
     command = (
-        "vllm serve /models/x --max-num-seqs 4 --gpu-memory-utilization %g --tensor-parallel-size %d "
-        "--max-model-len 4096 --max-num-batched-tokens 4096 --enable-expert-parallel" % (fraction, tensor)
+        "vllm serve /models/x --max-num-seqs 4 --gpu-memory-utilization 0.9 --tensor-parallel-size %d "
+        "--max-model-len 4096 --max-num-batched-tokens 4096 --enable-expert-parallel" % tensor
     )
-    model = {"repo": "unsloth/gpt-oss-120b-BF16", "weights_format": "bf16"}
-    return verdict(hardware(accelerator), "vllm", command, **model)
+    return verdict(hardware(accelerator), "vllm", command, repo="unsloth/gpt-oss-120b-BF16", weights_format="bf16")
 
 
-def trtllm(declared, size, fraction, batch=None, attention_dp=False, more=""):
-    """The TensorRT-LLM guides' command line on ``size`` GPUs."""
-    command = "trtllm-serve openai/gpt-oss-120b --tp_size %d --ep_size %d --kv_cache_free_gpu_memory_fraction %g " % (
-        size, size, fraction,
-    )  # fmt: skip
-    if batch:
-        command += "--max_batch_size %d " % batch
-    return verdict(declared, "trtllm", command + more, {"enable_attention_dp": attention_dp})
-
-
-def dynamo(role, content, more, benchmark=None):
+def cache_of_a_worker(**content):
+    """The size of the KV cache of the Dynamo guide's decode worker, with a file of this content."""
     command = (
-        "python3 -m dynamo.trtllm --tensor-parallel-size 4 --expert-parallel-size 4 --free-gpu-memory-fraction 0.9 "
+        "python3 -m dynamo.trtllm --tensor-parallel-size 4 --expert-parallel-size 4 --free-gpu-memory-fraction 0.9"
     )
-    return verdict(
-        hardware("b200"), "dynamo", command + more, content, role=role, benchmark=benchmark, backend="trtllm"
-    )
+    content = {"enable_attention_dp": True, **content}
+    return verdict(hardware("b200"), "dynamo", command, content, role="decode", backend="trtllm")["kv_gib"]
 
 
-def neuron(accelerator, tensor, more, environment=None, draft=None):
-    command = "vllm serve --model /models/x --tensor-parallel-size %d %s" % (tensor, more)
-    return verdict(hardware(accelerator, count=16), "vllm", command, environment=environment, draft=draft)
+def neuron(accelerator, more):
+    command = "vllm serve --model /models/x --tensor-parallel-size 8 " + more
+    return verdict(hardware(accelerator, count=16), "vllm", command, environment=NXDI)
 
 
 # --- published figures ---------------------------------------------------------------------------------------------
@@ -118,8 +105,7 @@ def test_dimensions_of_the_stand_in_are_its_config_s():
         "head_dim": "head_dim", "top_k": "num_experts_per_tok", "vocab": "vocab_size", "window": "sliding_window",
         "max_len": "max_position_embeddings",
     }  # fmt: skip
-    assert set(names) == {field.name for field in dataclasses.fields(model)}
-    assert {key: getattr(model, key) for key in names} == {key: config[name] for key, name in names.items()}
+    assert dataclasses.asdict(model) == {key: config[name] for key, name in names.items()}
     assert config["layer_types"] == ["sliding_attention", "full_attention"]
 
 
@@ -174,11 +160,21 @@ def test_activations_are_about_what_vllm_measured():
 
 
 @pytest.mark.parametrize(
-    ("speculation", "positions"), [(None, 128), (1, 128), (2, 256), (5, 256), (129, 256), (130, 384)]
+    ("tokens", "override", "bucket"),
+    [
+        (None, {"speculation_length": 5}, 128),
+        (None, {"enable_fused_speculation": True, "speculation_length": 5}, 256),
+        (2, {"speculation_length": 130}, 384),
+        *((tokens, {}, bucket) for tokens, bucket in ((1, 128), (2, 256), (129, 256), (130, 384))),
+    ],
 )
-def test_nxd_inference_allocates_sliding_layers_in_buckets(speculation, positions):
+def test_nxd_inference_allocates_sliding_layers_in_buckets(tokens, override, bucket):
     # gpt_oss_kv_cache_manager.py: window - 1, with fused speculation window + length - 2; the next multiple of 128
-    assert nxdi_bucket(128, speculation) == positions
+    command = ["vllm", "serve", "x", "--max-num-seqs", "1", "--max-model-len", "1024"]
+    command += ["--additional-config", json.dumps({"override_neuron_config": override})]
+    command += ["--speculative-config", json.dumps({"num_speculative_tokens": tokens})] * bool(tokens)
+    entry = entry_of(command, "neuron", environment=NXDI)
+    assert capacity.server_of(entry, recipe_of("vllm"), hardware("trainium3", count=1)).bucket == bucket
 
 
 def test_the_kv_cache_that_nxd_inference_allocates_for_a_server_of_trn3_eagle3():
@@ -196,46 +192,9 @@ def test_the_kv_cache_that_nxd_inference_allocates_for_a_server_of_trn3_eagle3()
     assert 16 * capacity.request_of(server, 16384) == 16 * each + draft
 
 
-@pytest.mark.parametrize(
-    ("speculation", "additional", "bucket"),
-    [
-        (None, '{"override_neuron_config": {"speculation_length": 5}}', 128),
-        (None, '{"override_neuron_config": {"enable_fused_speculation": true, "speculation_length": 5}}', 256),
-        ('{"num_speculative_tokens": 200}', '{"override_neuron_config": {"speculation_length": 140}}', 384),
-    ],
-)
-def test_the_bucket_follows_the_speculation_of_the_command_line(speculation, additional, bucket):
-    command = ["vllm", "serve", "x", "--max-num-seqs", "1", "--max-model-len", "1024"]
-    command += ["--speculative-config", speculation] * bool(speculation) + ["--additional-config", additional]
-    entry = entry_of(command, "neuron", environment=NXDI)
-    declared = hardware("trainium3", count=1)
-    assert capacity.server_of(entry, recipe_of("vllm"), declared).bucket == bucket
-
-
-def test_disaggregated_prefill_and_decode_on_four_b200_each():
-    prefill = dynamo(
-        "prefill",
-        {"enable_attention_dp": False, "cache_transceiver_config": TRANSFER},
-        "--max-num-tokens 20000 --max-batch-size 32",
-        {"concurrency": 256, "input_tokens": 32000, "output_tokens": 256},
-    )
-    assert (prefill["verdict"], prefill["sequence"]) == ("ok", 32256)
-    content = {
-        "enable_attention_dp": True, "kv_cache_config": {"free_gpu_memory_fraction": 0.8}, "max_num_tokens": 16384,
-        "cache_transceiver_config": TRANSFER,
-    }  # fmt: skip
-    decode = dynamo("decode", content, "--max-batch-size 128", {"concurrency": 256})
-    assert (decode["verdict"], decode["ranks"]) == ("ok", 4)
-    # 0.8 of the file holds, not 0.9 of the command line
-    with_flag = dynamo("decode", {**content, "kv_cache_config": None}, "--max-batch-size 128")
-    assert decode["kv_gib"] == pytest.approx(0.8 / 0.9 * with_flag["kv_gib"], abs=0.001)
-
-
 @pytest.mark.parametrize("accelerator", ["ascend-a2", "ascend-a3"])
 def test_ascend_on_four_chips_of_64_gib(accelerator):
     found = ascend(4, accelerator)
-    assert found["tokens"] > 4 * 4096
-    assert 0.25 < found["kv_gib"] < 0.5  # which is why the guide has 4 sequences of 4096
     # 0.9 x 60.94 - 54.42 - 0.09 GiB = 342 MiB for the KV cache; one request of 4096 tokens needs 36 layers x 4096 x
     # 2 KV heads x 2 x 64 x 2 bytes = 72 MiB of it, and 2 % of 60.94 GiB are 1.2 GiB
     assert found["kv_gib"] * 1024 == pytest.approx(342, abs=0.5)
@@ -244,49 +203,30 @@ def test_ascend_on_four_chips_of_64_gib(accelerator):
     assert ascend(8, accelerator)["verdict"] == "ok"
 
 
-def test_local_servers_on_cpu():
-    command = "python -m vllm --max-model-len 4096 --max-num-seqs 8 --kv-cache-memory-bytes 64M"
-    found = verdict(hardware("cpu", count=1, cores=2), "vllm", command, **STAND_IN)
-    assert found["verdict"] == "ok"
-    # 64 MiB / (128 blocks of the full layer + 9 of the sliding layer, each 16 x 2 KV heads x 2 x 64 x 2 bytes)
-    assert found["requests"] == 2**26 // ((128 + 9) * 16 * 512)
-    assert found["text"] == "fits 122 K tokens; 8 x 2048 needs 17 K"
-    assert found["memory_gib"] is None
-
-
 # --- known bad -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("found", "refused", "words"),
     [
-        (lambda: ascend(2), ["108.8 GiB", "54.8 GiB of its 60.9 GiB", "raise tensor-parallel-size"]),
-        (lambda: neuron("trainium2", 8, "--max-num-seqs 1 --max-model-len 768", NXDI), ["27.2 GiB", "24.0 GiB"]),
-        (lambda: neuron("trainium3", 8, "--max-num-seqs 64 --max-model-len 131072", NXDI),
+        (lambda: ascend(2), True, ["108.8 GiB", "54.8 GiB of its 60.9 GiB", "raise tensor-parallel-size"]),
+        (lambda: neuron("trainium2", "--max-num-seqs 1 --max-model-len 768"), True, ["27.2 GiB", "24.0 GiB"]),
+        (lambda: neuron("trainium3", "--max-num-seqs 64 --max-model-len 131072"), True,
          ["max-num-seqs 64 x max-model-len 131072", "36.0 GiB", "28.4 GiB"]),
         (lambda: verdict(hardware("cpu", count=1, cores=2), "vllm",
-                         "python -m vllm --max-model-len 130000 --kv-cache-memory-bytes 32M",
-                         **STAND_IN),
+                         "python -m vllm --max-model-len 130000 --kv-cache-memory-bytes 32M", **STAND_IN), True,
          ["64 MiB", "32 MiB", "kv-cache-memory-bytes"]),
+        # TensorRT-LLM ran out of memory (PR #17470); it is no refusal, since paged sequences share what there is
+        (lambda: verdict(H100, "trtllm", "trtllm-serve x --max_batch_size 720"), False,
+         ["max_seq_len 131072", "9.0 GiB", "8.1 GiB"]),
+        # "Available KV cache memory: -2.14 GiB" (vllm#23278)
+        (lambda: verdict(H100, "vllm", "vllm serve openai/gpt-oss-120b"), False, ["64.4 GiB", "7.7 GiB", "79.3 GiB"]),
     ],
 )  # fmt: skip
-def test_what_cannot_fit_is_refused(found, words):
-    refusal = found()["refusal"]
-    assert [word for word in words if word not in refusal] == []
-
-
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        # TensorRT-LLM ran out of memory (PR #17470); it is no refusal, since paged sequences share what there is
-        (lambda: trtllm(H100, 1, 0.9, 720), ["max_seq_len 131072", "9.0 GiB", "8.1 GiB"]),
-        # "Available KV cache memory: -2.14 GiB" (vllm#23278)
-        (lambda: verdict(H100, "vllm", "vllm serve openai/gpt-oss-120b"), ["64.4 GiB", "7.7 GiB", "79.3 GiB"]),
-    ],
-)
-def test_what_may_not_fit_is_a_warning(found, words):
-    (warning,) = found()["warnings"]
-    assert [word for word in words if word not in warning] == []
+def test_what_cannot_fit_is_refused_and_what_may_not_is_a_warning(found, refused, words):
+    found = found()
+    (text,) = [found["refusal"]] if refused else found["warnings"]
+    assert [word for word in words if word not in text] == []
 
 
 FOUR = "vllm serve x --max-num-seqs 4 --tensor-parallel-size 4 --data-parallel-size 2"
@@ -314,8 +254,8 @@ def test_unequal_servers_of_a_host_share_its_clients():
 
 def with_the_guide_s_load(name):
     """Rows of guide-loads.md for a recipe: equal servers once."""
-    entries, recipe = planned(name)
-    node, load = hardware_of(recipe), load_of(recipe)
+    entries, recipe, _capacity, _resolved, node = plans.each(name, "")
+    load = load_of(recipe)
     before = {item["server"]: item for item in capacity.check(entries, {**recipe, "benchmark": None}, node)}
     at_once = ", %d at once" % load["concurrency"] if load["concurrency"] else ""
     for names, item in capacity.grouped(capacity.check(entries, recipe, node)):
@@ -334,8 +274,7 @@ def with_the_guide_s_load(name):
 def test_each_recipe_with_its_guide_s_load():
     """A changed plan changes docs/developing/guide-loads.md; capacity.md lists the warnings."""
     table = (ROOT / "docs/developing/guide-loads.md").read_text(encoding="utf-8")
-    rows = [row for name in NAMES for row in with_the_guide_s_load(name)]
-    assert len(NAMES) == 35
+    rows = [row for name in plans.OWN if "embedding" not in name for row in with_the_guide_s_load(name)]
     assert [line for line in table.splitlines() if line.startswith("| `")] == rows
     page = (ROOT / "docs" / "using" / "capacity.md").read_text(encoding="utf-8")
     listed = page.partition("## With the loads of the guides")[2].partition("\n## ")[0]
@@ -379,26 +318,34 @@ def test_lengths_and_requests_at_once_are_those_of_the_profile_that_is_measured_
 
 
 @pytest.mark.parametrize(
-    ("command", "repo", "text"),
+    ("command", "repo", "memory", "text"),
     [
-        ("vllm serve x", "mine/pruned", "the dimensions of mine/pruned are not known"),
-        ("vllm serve x --max-num-seqs many", "openai/gpt-oss-20b", "max-num-seqs is many, which is no number"),
-        ("vllm serve x --tensor-parallel-size 0", "openai/gpt-oss-20b", "tensor-parallel-size is 0"),
+        (
+            "vllm serve x",
+            "openai/gpt-oss-20b",
+            0,
+            "the memory of its devices is not declared (fleet_hardware.memory_gib)",
+        ),
+        ("vllm serve x", "mine/pruned", 180, "the dimensions of mine/pruned are not known"),
+        ("vllm serve x --max-num-seqs many", "openai/gpt-oss-20b", 180, "max-num-seqs is many, which is no number"),
+        ("vllm serve x --tensor-parallel-size 0", "openai/gpt-oss-20b", 180, "tensor-parallel-size is 0"),
     ],
 )
-def test_what_cannot_be_read_is_not_checked(command, repo, text):
-    found = capacity.check([entry_of(command)], recipe_of("vllm", repo), hardware("b200"))
+def test_what_cannot_be_read_is_not_checked(command, repo, memory, text):
+    node = dataclasses.replace(hardware("b200"), memory_gib=memory)  # of a platform whose devices differ: 0
+    found = capacity.check([entry_of(command)], recipe_of("vllm", repo), node)
     assert [(one["server"], one["ok"], one["verdict"], one["text"]) for one in found] == [
         ("server-0", None, "not checked", text)
     ]
 
 
-def test_buffers_of_the_kv_transfer_take_their_share():
-    with_buffer, without = (
-        dynamo("decode", {"enable_attention_dp": True, **more}, "")["kv_gib"]
-        for more in ({"cache_transceiver_config": TRANSFER}, {})
+def test_a_worker_s_file_has_its_share_of_the_memory_and_the_buffers_of_the_kv_transfer():
+    assert cache_of_a_worker(kv_cache_config={"free_gpu_memory_fraction": 0.8}) == pytest.approx(
+        0.8 / 0.9 * cache_of_a_worker(), abs=0.001
     )
-    assert without - with_buffer == pytest.approx(0.9 * 65536 * 36 * 2048 / GIB, abs=0.001)
+    transfer = {"backend": "UCX", "max_tokens_in_buffer": 65536}
+    buffers = cache_of_a_worker() - cache_of_a_worker(cache_transceiver_config=transfer)
+    assert buffers == pytest.approx(0.9 * 65536 * 36 * 2048 / GIB, abs=0.001)
 
 
 def test_servers_on_a_cpu_share_the_host():
@@ -417,8 +364,10 @@ def test_a_kv_cache_in_fp8_holds_twice_as_much():
     wide = verdict(hardware("b200"), "vllm", "vllm serve x")
     assert narrow["tokens"] == pytest.approx(2 * wide["tokens"], abs=2)
     block = {"kv_cache_config": {"dtype": "fp8"}}  # and with it 0.9: the block replaces the flag
-    command = "trtllm-serve x --kv_cache_free_gpu_memory_fraction 0.5"
-    narrow, wide = verdict(hardware("b200"), "trtllm", command, block), trtllm(hardware("b200"), 1, 0.9)
+    narrow, wide = (
+        verdict(hardware("b200"), "trtllm", "trtllm-serve x --kv_cache_free_gpu_memory_fraction %g" % fraction, config)
+        for fraction, config in ((0.5, block), (0.9, {}))
+    )
     assert narrow["tokens"] == pytest.approx(2 * wide["tokens"], abs=2)
 
 
@@ -452,8 +401,7 @@ def test_a_length_that_the_engine_chooses_needs_nothing_certain():
     assert {one["verdict"] for one in planned["node1"]["capacity"]} == {"warning"}
 
 
-def test_a_refusal_holds_for_who_deploys_and_can_be_overruled():
-    assert len(plan_of(TOO_LARGE, deploys=False)["node1"]["servers"]) == 8
+def test_a_refusal_can_be_overruled():
     planned = plan_of({**TOO_LARGE, "fleet_capacity": "warn"}, deploys=True)
     (warning,) = fleet.capacity_warnings(planned)
     assert warning.startswith("node1: server-0 to server-7: max-num-seqs 64 x max-model-len 131072")
@@ -468,16 +416,14 @@ def test_warnings_of_many_hosts_are_told_once_and_name_the_servers():
 
 # --- what must hold for any figures --------------------------------------------------------------------------------
 
-models = st.sampled_from([GPT_OSS_120B, GPT_OSS_20B])
-powers = st.sampled_from([1, 2, 4, 8, 16])
 servers = st.builds(
     Server,
-    model=models,
+    model=st.sampled_from([GPT_OSS_120B, GPT_OSS_20B]),
     weights_format=st.sampled_from(["mxfp4", "bf16"]),
     platform=st.sampled_from(["nvidia", "ascend", "neuron"]),
     budget=st.sampled_from(["utilization", "free", "contiguous", "capped"]),
     memory=st.floats(1, 300).map(lambda size: size * GIB),
-    tensor=powers,
+    tensor=st.sampled_from([1, 2, 4, 8, 16]),
     data=st.sampled_from([1, 2, 4]),
     attention_dp=st.booleans(),
     fraction=st.floats(0.1, 1),
@@ -491,18 +437,15 @@ servers = st.builds(
 )
 
 
-def change(server, **keys):
-    return assess(dataclasses.replace(server, **keys))
-
-
 @given(servers, st.floats(1, 3), st.integers(1, 131072), st.floats(0, 1))
 def test_what_never_fits_fewer_tokens(server, factor, more, share):
     tokens = assess(server)["tokens"]
     fraction = server.fraction + share * (1 - server.fraction)
     for keys in ({"tensor": server.tensor * 2}, {"memory": server.memory * factor}, {"fraction": fraction},
                  {"windowed": True, "draft": False}, {"kv_bytes": 1}):  # fmt: skip
-        assert change(server, **keys)["tokens"] >= tokens
-    assert change(server, sequence=server.sequence + more)["requests"] <= assess(server)["requests"]
+        assert assess(dataclasses.replace(server, **keys))["tokens"] >= tokens
+    longer = dataclasses.replace(server, sequence=server.sequence + more)
+    assert assess(longer)["requests"] <= assess(server)["requests"]
 
 
 @given(servers)

@@ -62,11 +62,8 @@ def test_the_alias_has_the_servers_of_all_models():
     }
     assert [one["track"] for one in found[-1]["servers"]] == [group["name"] for group in found[:-1]]
     assert list(places(endpoint.backends(plans[:1], ADDRESSES, "proxy", LARGE))) == ["model.gpt-oss-120b"]
-
-
-def test_models_whose_names_differ_only_in_other_characters():
-    found = endpoint.backends([plan("one", {"model_id": "a/b"}, {"model_id": "a_b"})], ADDRESSES)
-    assert len({group["name"] for group in found}) == 2
+    alike = endpoint.backends([plan("one", {"model_id": "a/b"}, {"model_id": "a_b"})], ADDRESSES)
+    assert len({group["name"] for group in alike}) == 2
 
 
 def test_names_of_models_that_a_map_file_cannot_contain_are_refused():
@@ -162,7 +159,6 @@ def test_hosts_of_the_run():
         ([plan("one", {"secrets": {"VLLM_API_KEY": "key"}})], {"endpoint_metrics_address": "0.0.0.0"}),
         ([plan("proxy", {"bind": "::1"})], {"endpoint_keys": {}, "endpoint_address": "127.0.0.1"}),
         ([plan("one", {"role": "frontend", "engine": "dynamo"}, {"role": "decode"})], {"endpoint_address": "::"}),
-        ([plan("one")], {"tls": True}),
         ([plan("one", {"family": "embedding", "secrets": {"VLLM_API_KEY": "key"}})], {}),
     ],
 )  # fmt: skip
@@ -172,8 +168,6 @@ def test_haproxy_accepts_the_configuration(tmp_path, plans, settings):
         **{host: {**found, "key": "server's-key"} for host, found in ADDRESSES.items()},
         "maintained": {"ansible_host": "10.0.0.3", "fleet_maintenance": True},
     }
-    if settings.pop("tls", False):
-        (tmp_path / "tls.pem").write_text("".join(made()))
     settings = {"endpoint_keys": {"alice": "key"}, **settings}
     path = proxy.rendered(tmp_path, plans, variables, **settings)
     proxy.check(path)
@@ -197,8 +191,6 @@ def test_numbers_may_be_strings_as_from_the_command_line(tmp_path):
 
 # -- Prometheus --------------------------------------------------------------------------------------------------------
 
-DEPLOYMENT = {"name": "r", "platform": "nvidia"}
-
 
 def entry(host="n1", name="server-0", role="server", port=8000, bind="0.0.0.0", engine="vllm", **ports):
     return {"host": host, "name": name, "role": role, "port": port, "bind": bind, "engine": engine, "model_id": "m",
@@ -207,7 +199,8 @@ def entry(host="n1", name="server-0", role="server", port=8000, bind="0.0.0.0", 
 
 def found(entries, variables=None, groups=None, ports=None, monitor="mon"):
     hosts = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {}, "mon": {}, **(variables or {})}
-    result = endpoint.targets([(entries, DEPLOYMENT)], hosts, {"monitoring": ["mon"], **(groups or {})}, monitor, ports)
+    groups, deployment = {"monitoring": ["mon"], **(groups or {})}, {"name": "r", "platform": "nvidia"}
+    result = endpoint.targets([(entries, deployment)], hosts, groups, monitor, ports)
     return {job: [one["targets"][0] for one in targets] for job, targets in result.items()}, result
 
 

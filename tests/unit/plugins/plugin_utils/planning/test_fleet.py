@@ -14,14 +14,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.hardware 
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, HostVariables
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables import known, recipe_paths
 from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
-from ansible_collections.inference.fleet.tests.unit.engines.plans import LOCAL, plan_of
-
-
-@pytest.mark.parametrize("variables", [{}, {"fleet_recipe": None}, {"fleet_hardware": LOCAL["fleet_hardware"]}])
-def test_a_host_without_recipe_has_no_servers(variables):
-    assert plan_of(variables)["node1"] == {"servers": [], "deployment": None, "capacity": [], "steps": []}
-
+from ansible_collections.inference.fleet.tests.unit.engines.plans import LOCAL, Lazy, plan_of
 
 HOSTVARS = {
     "ours": Lazy(LOCAL),
@@ -38,12 +31,6 @@ HOSTVARS = {
 )
 def test_inference_hosts_are_those_with_a_recipe(hosts, deployed, found):
     assert inventory.inference_hosts(hosts, Hosts(HOSTVARS.get), deployed) == found
-
-
-def test_hosts_that_are_left_alone_against_what_somebody_may_expect_are_warnings():
-    (forgotten,) = fleet.host_warnings(HOSTVARS, Hosts(HOSTVARS.get))
-    assert forgotten.startswith("bare: ")
-    assert fleet.host_warnings(["ours", "theirs"], Hosts(HOSTVARS.get)) == []
 
 
 def test_a_limit_that_leaves_nobody_is_an_error():

@@ -56,28 +56,27 @@ def test_a_dead_chip_takes_all_its_cores():
     assert [entry["start"]["after"] for entry in left] == [[]] + [["server-1"]] * 5  # the first that there is
 
 
-def test_a_server_on_a_dead_device_can_be_given_others():
-    fixed = recipe([{**WORK, "count": 3}], instances={"server-1": {"device_list": [6, 7]}})
-    found = devices(planned(fixed, {**H200, "exclude": [3]}))
-    assert found == {"server-0": [0, 1], "server-1": [6, 7]}  # server-2 would have been given the dead one
-    fixed["instances"]["server-2"] = {"device_list": [4, 5]}
-    found = devices(planned(fixed, {**H200, "exclude": [3]}))
-    assert found == {"server-0": [0, 1], "server-1": [6, 7], "server-2": [4, 5]}
+OWN = {"server-1": {"device_list": [6, 7]}}
+DECODE = {**WORK, "name": "decode", "role": "decode"}
+PREFILL = {**WORK, "name": "prefill", "role": "prefill", "port": 9000, "count": 2, "device_list": [0, 7, 1, 6]}
 
 
-def test_a_group_takes_the_devices_of_its_list_and_others_the_rest():
-    groups = [{**WORK, "name": "decode", "role": "decode"}, {**WORK, "name": "prefill", "role": "prefill",
-              "port": 9000, "device_list": [0, 7, 1, 6]}]  # fmt: skip
-    assert code(recipe(groups))[0] == "input.value-invalid"
-    groups[1]["count"] = 2
-    assert devices(planned(recipe(groups))) == {
-        "decode-0": [2, 3], "decode-1": [4, 5], "prefill-0": [0, 7], "prefill-1": [1, 6]
-    }  # fmt: skip
-
-
-def test_devices_of_a_list_that_no_server_uses_are_not_given_to_others():
-    groups = [{**WORK, "name": "a", "count": 1, "device_list": [0, 1, 2, 3]}, {**WORK, "name": "b", "port": 9000}]
-    assert devices(planned(recipe(groups))) == {"a-0": [0, 1], "b-0": [4, 5], "b-1": [6, 7]}
+@pytest.mark.parametrize(
+    ("servers", "instances", "exclude", "expected"),
+    [
+        # server-2 would have been given the dead one
+        ([{**WORK, "count": 3}], OWN, [3], {"server-0": [0, 1], "server-1": [6, 7]}),
+        ([{**WORK, "count": 3}], {**OWN, "server-2": {"device_list": [4, 5]}}, [3],
+         {"server-0": [0, 1], "server-1": [6, 7], "server-2": [4, 5]}),
+        ([DECODE, PREFILL], {}, [], {
+            "decode-0": [2, 3], "decode-1": [4, 5], "prefill-0": [0, 7], "prefill-1": [1, 6]}),
+        # those of a list that no server uses are not given to others
+        ([{**PREFILL, "count": 1}, DECODE], {}, [],
+         {"prefill-0": [0, 7], "decode-0": [2, 3], "decode-1": [4, 5]}),
+    ],
+)  # fmt: skip
+def test_lists_give_devices_to_groups_and_servers(servers, instances, exclude, expected):
+    assert devices(planned(recipe(servers, instances=instances), {**H200, "exclude": exclude})) == expected
 
 
 @pytest.mark.parametrize(
@@ -93,6 +92,8 @@ def test_devices_of_a_list_that_no_server_uses_are_not_given_to_others():
         ([WORK], {}, [0, 2, 4, 6], ("input.value-invalid", "[0, 2, 4, 6]")),
         ([{**WORK, "count": 3, "device_list": [0, 1]}], {}, [],
          ("input.value-invalid", "servers.server.device_list")),
+        ([DECODE, {**PREFILL, "count": "auto"}], {}, [], ("input.value-invalid",)),
+        ([{**DECODE, "count": 3}, {**PREFILL, "count": 1}], {}, [], ("plan.device-list-too-short", "decode-2")),
     ],
 )  # fmt: skip
 def test_lists_that_cannot_be(servers, instances, exclude, expected):
@@ -265,6 +266,7 @@ def test_the_backend_says_how_flags_are_read():
     assert planned(wrapped(backend="vllm", config=file))[0]["arguments"]["tensor-parallel-size"] == 2
     own = {**WORK, "count": 1, "backend": "vllm"}
     assert planned(wrapped(own, backend="trtllm", config=file))[0]["engine"] == "dynamo"
+    assert planned(wrapped({"role": "frontend", "count": 1, "devices": 0, "port": 8000}))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +276,3 @@ def test_the_backend_says_how_flags_are_read():
 def test_a_backend_is_for_engines_around_others(declared):
     found, values = code(declared)
     assert (found, values[0]) == ("input.value-invalid", "server 'server-0': backend")
-
-
-def test_a_frontend_needs_no_backend():
-    assert planned(wrapped({"role": "frontend", "count": 1, "devices": 0, "port": 8000}))

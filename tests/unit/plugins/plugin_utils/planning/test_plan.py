@@ -84,11 +84,11 @@ def test_override_removes_a_flag_and_an_instance_differs():
     assert "OMP_NUM_THREADS" not in entries[1]["environment"]
 
 
-def test_directories_are_in_their_shortest_form():
-    (entry,) = planned(
-        servers={"server": {"count": 1}}, directories={"work": "//srv//w/", "cache": "/srv/x/../${name}/"}
-    )
-    assert [entry["directories"][kind] for kind in ("work", "cache")] == ["/srv/w", "/srv/server-0"]
+def test_directories_are_in_their_shortest_form_and_a_placeholder_can_be_text():
+    directories = {"work": "//srv//w/", "cache": "/srv/x/../${name}/"}
+    entry = planned(directories=directories, environment={"X": "$${port} $HOME"})[0]
+    assert [entry["directories"][kind] for kind in directories] == ["/srv/w", "/srv/server-0"]
+    assert entry["environment"]["X"] == "${port} $HOME"
 
 
 def test_config_file_is_rendered_per_server():
@@ -145,10 +145,6 @@ def test_each_recipe(name, overlay):
         if entry["container"]:
             assert entry["environment"]["TIKTOKEN_ENCODINGS_BASE"] == folder
             assert {"source": folder, "target": folder, "read_only": True} in entry["container"]["mounts"]
-
-
-def test_placeholder_can_be_written_as_text():
-    assert planned(environment={"X": "$${port} $HOME"})[0]["environment"]["X"] == "${port} $HOME"
 
 
 @given(

@@ -18,8 +18,7 @@ from ansible_collections.inference.fleet.plugins.plugin_utils import cache_folde
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet, run_plan
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory import Hosts, inference_hosts
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import load
-from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
-from ansible_collections.inference.fleet.tests.unit.engines.plans import LOCAL, error
+from ansible_collections.inference.fleet.tests.unit.engines.plans import LOCAL, Lazy, error
 
 OPTIONS = {"only_check": False, "report": True, "restart": None, "restarts": False, "secrets": False, "strict": True}
 KEY = "sk-never-in-a-file"
@@ -48,10 +47,6 @@ def plan_in(answer):
     return answer["plan"]["hosts"]["node1"]["plan"]
 
 
-def plans(folder):
-    return sorted(folder.glob("*.json"))
-
-
 def test_a_plan_is_made_once_and_the_same(cache):
     folder, made = cache
     first = ask()
@@ -63,26 +58,21 @@ def test_a_plan_is_made_once_and_the_same(cache):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "plans"),
     [
-        {"fleet_override_more": {"start": {"budget_s": 5}}},
-        {"serve_manager": "systemd"},  # a role's: it is checked, though nothing is planned of it
-        {"ansible_host": "192.0.2.7"},  # two hosts may be one machine then
-        {"fleet_hub_token": KEY},
+        ({"fleet_override_more": {"start": {"budget_s": 5}}}, 2),
+        ({"serve_manager": "systemd"}, 2),  # a role's: it is checked, though nothing is planned of it
+        ({"ansible_host": "192.0.2.7"}, 2),  # two hosts may be one machine then
+        ({"fleet_hub_token": KEY}, 2),
+        ({"theirs": "x", "vault_of_the_boss": RuntimeError("locked")}, 1),
     ],
 )
-def test_a_changed_variable_is_planned_anew(cache, change):
+def test_a_changed_variable_is_planned_anew_if_a_plan_reads_it(cache, change, plans):
     hosts = {"node1": LOCAL, "node2": LOCAL}
     ask(hosts, hosts)
     for _turn in range(2):
         ask({**hosts, "node2": {**LOCAL, **change}}, hosts)
-    assert len(cache[1]) == 2
-
-
-def test_a_variable_that_no_plan_reads_changes_nothing(cache):
-    ask()
-    ask({**LOCAL, "theirs": "x", "vault_of_the_boss": RuntimeError("locked")})
-    assert len(cache[1]) == 1
+    assert len(cache[1]) == plans
 
 
 @pytest.mark.parametrize(
@@ -94,6 +84,7 @@ def test_a_variable_that_no_plan_reads_changes_nothing(cache):
         {"report": False},
         {"strict": False},
         {"secrets": True},
+        {"only_check": True},
         {"restarts": True, "restart": "server-0"},
     ],
 )
@@ -104,19 +95,6 @@ def test_something_else_that_is_asked_for_is_planned(cache, change):
     ask(**change)
     ask()
     assert len(cache[1]) == 2
-
-
-def test_the_answer_of_a_check_is_no_plan(cache):
-    ask(secrets=True, only_check=True)
-    assert len(plan_in(ask(secrets=True))["servers"]) == 2
-
-
-def in_a_new_run():
-    """Forget what was read."""
-    for cached in (load._content, load._load):
-        cached.cache_clear()
-    load._resolved.clear()
-    seen_files.seen.clear()
 
 
 def test_a_changed_file_of_a_recipe_is_planned_anew(cache, tmp_path):
@@ -130,7 +108,10 @@ def test_a_changed_file_of_a_recipe_is_planned_anew(cache, tmp_path):
     family.write_text("extends: cpu-tiny\n")
 
     def seconds():
-        in_a_new_run()
+        for cached in (load._content, load._load):  # of a new run
+            cached.cache_clear()
+        load._resolved.clear()
+        seen_files.seen.clear()
         answer = ask({**LOCAL, "fleet_recipe": "mine"}, sources=(str(tmp_path / "inventory"),))
         return plan_in(answer)["deployment"]["start"]["budget_s"]
 
@@ -215,7 +196,7 @@ def test_what_is_wrong_is_never_kept(cache, variables, options):
     for _turn in range(2):
         error(ask, variables, **options)
     assert len(cache[1]) == 2
-    assert not plans(cache[0])
+    assert not list(cache[0].glob("*.json"))
 
 
 def test_no_secret_is_in_any_file(cache):
@@ -254,47 +235,42 @@ def test_a_plan_that_read_a_host_of_before_is_none(cache):
     assert [*found, run_plan.PlanCache("question").recall(others)] == [None, None, "answer of 1"]
 
 
-@pytest.mark.parametrize("how", ["link", "others may read", "cut", "another type", "folder", "another account"])
-def test_a_file_of_others_or_a_damaged_file_is_ignored(cache, tmp_path, monkeypatch, how):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path, _patch: path.symlink_to(path.rename(path.parents[1] / "elsewhere")),
+        lambda path, _patch: path.chmod(0o644),
+        lambda path, _patch: path.write_bytes(path.read_bytes()[:-20]),
+        lambda path, _patch: path.write_bytes(b"[1]"),
+        lambda path, _patch: (path.unlink(), path.mkdir()),
+        lambda _path, patch: patch.setattr(cache_folder.os, "geteuid", lambda: os.getuid() + 1),
+    ],
+)
+def test_a_file_of_others_or_a_damaged_file_is_ignored(cache, monkeypatch, damage):
     folder, made = cache
     first = ask()
-    (path,) = plans(folder)
-    data = path.read_bytes()
-    if how == "others may read":
-        path.chmod(0o644)
-    elif how == "another account":
-        mine = os.geteuid()
-        monkeypatch.setattr(cache_folder.os, "geteuid", lambda: mine + 1)
-    elif how in ("cut", "another type"):
-        path.write_bytes(data[:-20] if how == "cut" else b"[1]")
-    else:
-        path.unlink()
-    if how == "link":
-        (tmp_path / "elsewhere").write_bytes(data)
-        path.symlink_to(tmp_path / "elsewhere")
-    elif how == "folder":
-        path.mkdir()
+    (path,) = folder.glob("*.json")
+    damage(path, monkeypatch)
     assert ask() == first
     assert len(made) == 2
 
 
-@pytest.mark.parametrize("how", ["file", "link", "others may write", "below a file"])
-def test_a_folder_that_is_none_of_ours_keeps_nothing(tmp_path, cache, monkeypatch, how):
-    folder, made = cache
-    if how == "file":
-        folder.write_text("")
-    elif how == "link":
-        (tmp_path / "elsewhere").mkdir(mode=0o700)
-        folder.symlink_to(tmp_path / "elsewhere")
-    elif how == "others may write":
-        folder.mkdir()
-        folder.chmod(0o777)
-    else:
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv(run_plan.VARIABLE, str(tmp_path / "file" / "plans"))
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder, _other, _patch: folder.write_text(""),
+        lambda folder, other, _patch: folder.symlink_to(other),
+        lambda folder, _other, _patch: (folder.mkdir(), folder.chmod(0o777)),
+        lambda folder, _other, patch: (folder.write_text(""), patch.setenv(run_plan.VARIABLE, str(folder / "plans"))),
+    ],
+)
+def test_a_folder_that_is_none_of_ours_keeps_nothing(tmp_path, cache, monkeypatch, damage):
+    other = tmp_path / "elsewhere"
+    other.mkdir(mode=0o700)
+    damage(cache[0], other, monkeypatch)
     assert ask() == ask()
-    assert len(made) == 2
-    assert not list((tmp_path / "elsewhere").glob("*"))
+    assert len(cache[1]) == 2
+    assert list(other.iterdir()) == []
 
 
 def test_it_does_not_grow(cache, monkeypatch):

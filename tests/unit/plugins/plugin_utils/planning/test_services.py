@@ -12,7 +12,6 @@ import yaml
 from ansible_collections.inference.fleet.plugins.plugin_utils.planning import fleet
 from ansible_collections.inference.fleet.tests import doc_examples
 from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 
 HOSTS = {
     "n1": {}, "n2": {}, "e1": {"ansible_host": "10.0.0.7"}, "e2": {"fleet_address": "fd00::7", "ansible_host": "x"},
@@ -32,18 +31,16 @@ def plan_of(changes=None, groups=None, override=None, **shared):
     }  # fmt: skip
     variables = {host: {**(base if host.startswith("n") else {"groups": groups}), **given,
                         **(changes or {}).get(host, {})} for host, given in HOSTS.items()}  # fmt: skip
-    return fleet.plan_fleet(["n1"], lambda host: Lazy(variables[host]))["n1"]["servers"]
+    return fleet.plan_fleet(["n1"], lambda host: plans.Lazy(variables[host]))["n1"]["servers"]
 
 
-def code(*args, **kwargs):
-    found = plans.error(plan_of, *args, **kwargs)
-    return found.code, found.message
-
-
-def test_addresses_of_services_are_the_declared_ones():
+def test_addresses_of_services_are_the_declared_ones_and_the_scheme_says_whether_a_cluster_has_tls():
     variables = plan_of()[0]["environment"]
-    assert variables["ETCD"] == "http://10.0.0.7:2379,http://[fd00::7]:2379,http://e-3:2379"
-    assert variables["NATS"] == "10.0.0.7:4222"
+    addresses = "{0}://10.0.0.7:2379,{0}://[fd00::7]:2379,{0}://e-3:2379"
+    assert (variables["ETCD"], variables["NATS"]) == (addresses.format("http"), "10.0.0.7:4222")
+    plain = {"e1": {"etcd_tls": False}, "e2": {"etcd_tls": False}}
+    for changes, scheme in (({}, "https"), (plain, "http")):
+        assert plan_of(changes, override=WITH_SCHEME)[0]["environment"]["ETCD"] == addresses.format(scheme)
 
 
 def test_a_host_that_is_alone_is_reached_over_loopback_by_itself_only():
@@ -51,48 +48,44 @@ def test_a_host_that_is_alone_is_reached_over_loopback_by_itself_only():
     scheme, declared = WITH_SCHEME, {"n1": {"fleet_address": "10.0.0.1"}}
     assert plan_of(declared, groups, scheme)[0]["environment"]["ETCD"] == "http://127.0.0.1:2379"
     other = {**groups, "etcd": ["e1"]}
-    found, message = code(declared, other, scheme)
-    assert found == "input.value-invalid"
-    assert "etcd_tls of the group 'etcd'" in message
+    error = plans.error(plan_of, declared, other, scheme)
+    assert (error.code, error.values[0]) == (plans.VALUE, "etcd_tls of the group 'etcd'")
     secured = {**declared, "e1": {"etcd_tls": True}}
     assert plan_of(secured, other, scheme)[0]["environment"]["ETCD"] == "https://10.0.0.7:2379"
     # of a group that no role here provides nothing is known
     assert plan_of(groups={**groups, "etcd": ["e1", "e2", "e3"]})[0]["environment"]["NATS"] == "n1:4222"
 
 
-def test_two_members_are_refused_by_the_plan():
-    groups = {"etcd": ["e1", "e2"], "bus": ["e1"], "all": list(HOSTS)}
-    assert code(groups=groups)[0] == "service.members-invalid"
-    other = {**OVERRIDE, "services": {**SERVICES, "etcd": {**SERVICES["etcd"], "group": "theirs"}}}
-    assert plan_of(groups={**groups, "theirs": ["e1", "e2"]}, override=other)  # which no role here provides
+TWO = {"etcd": ["e1", "e2"], "theirs": ["e1", "e2"], "bus": ["e1"], "all": list(HOSTS)}
 
 
-def test_the_scheme_says_whether_a_cluster_has_tls():
-    found = plan_of(override=WITH_SCHEME)[0]["environment"]["ETCD"]
-    assert found == "https://10.0.0.7:2379,https://[fd00::7]:2379,https://e-3:2379"
-    plain = {"e1": {"etcd_tls": False}, "e2": {"etcd_tls": False}}
-    assert plan_of(plain, override=WITH_SCHEME)[0]["environment"]["ETCD"].startswith("http://10.0.0.7:2379,")
+@pytest.mark.parametrize(
+    ("groups", "override", "code"),
+    [
+        (TWO, None, "service.members-invalid"),
+        ({"bus": ["e1"], "all": list(HOSTS)}, None, plans.VALUE),
+        (None, {"services": {"model": {"port": 1}}}, "recipe.key-invalid"),
+    ],
+)
+def test_services_that_cannot_be(groups, override, code):
+    assert plans.problem(plan_of, groups=groups, override=override).code == code
+
+
+def test_a_group_that_no_role_here_provides_may_have_two_members():
+    services = {**SERVICES, "etcd": {**SERVICES["etcd"], "group": "theirs"}}
+    assert plan_of(groups=TWO, override={**OVERRIDE, "services": services})
 
 
 def test_an_address_that_needs_facts_is_an_error_that_names_the_host_and_the_variable():
     facts = RuntimeError("'ansible_default_ipv4' is undefined")
-    found, message = code({"e2": {"fleet_address": facts}})
-    assert found == "inventory.variable-unresolvable"
-    assert ": e2: variable fleet_address cannot be worked out for the plan" in message
-
-
-def test_a_service_without_hosts_is_an_error():
-    assert code(groups={"bus": ["e1"], "all": list(HOSTS)})[0] == "input.value-invalid"
+    error = plans.error(plan_of, {"e2": {"fleet_address": facts}})
+    assert error.code == "inventory.variable-unresolvable"
+    assert ": e2: variable fleet_address cannot be worked out for the plan" in error.message
 
 
 def test_hosts_are_not_read_for_services_that_nothing_names():
     facts = RuntimeError("never read")
     assert plan_of({"e1": {"ansible_host": facts}, "e2": {"fleet_address": facts}}, override={"services": SERVICES})
-
-
-def test_a_service_cannot_have_the_name_of_a_placeholder():
-    _code, message = code(override={"services": {"model": {"port": 1}}})
-    assert "'services' has the name \"model\"" in message
 
 
 def gb200(hosts, **changes):
@@ -105,7 +98,7 @@ def gb200(hosts, **changes):
     prefill = {"fleet_overlay": "prefill", "fleet_bind_address": "10.0.0.2"}
     given = {"n1": base, "n2": {**base, **prefill, **changes}}
     variables = {one: {"groups": groups, **HOSTS[one], **given.get(one, {})} for one in HOSTS}
-    return fleet.plan_fleet(hosts, lambda one: Lazy(variables[one]))
+    return fleet.plan_fleet(hosts, lambda one: plans.Lazy(variables[one]))
 
 
 def deployment_of(host, **changes):
@@ -126,23 +119,12 @@ def test_hosts_of_a_deployment_agree():
         assert list(gb200(hosts, **changes)) == hosts
 
 
-def test_a_frontend_knows_the_workers_of_other_hosts():
-    found = deployment_of("n1")["workers_elsewhere"]
-    assert [(one["host"], one["name"], one["role"], one["bind"]) for one in found] == [
-        ("n2", "prefill-%d" % number, "prefill", "10.0.0.2") for number in range(4)
-    ]
-    assert [one["ports"]["system"] for one in found] == [8100, 8101, 8102, 8103]
-
-
 def test_no_others_are_counted_than_those_of_its_deployment():
     assert deployment_of("n1", fleet_cluster="two")["workers_elsewhere"] == []
     assert deployment_of("n1", fleet_recipe=None)["workers_elsewhere"] == []
     assert "workers_elsewhere" not in deployment_of("n2")  # without a frontend
-    wrong = {"servers": {"prefill": {"count": "x"}}}
-    assert (
-        ": n2: fleet_override: 'servers.prefill.count'"
-        in plans.error(deployment_of, "n1", fleet_override=wrong).message
-    )
+    error = plans.error(deployment_of, "n1", fleet_override={"servers": {"prefill": {"count": "x"}}})
+    assert ": n2: fleet_override: 'servers.prefill.count'" in error.message
 
 
 CLUSTER = {name: {"fleet_address": "10.0.0.%d" % number} for number, name in enumerate(("m1", "m2", "m3"), 1)}
@@ -161,7 +143,7 @@ def dynamo_on(host, override=None, **shared):
         }
         for one, address in CLUSTER.items()
     }  # fmt: skip
-    return fleet.plan_fleet([host], lambda one: Lazy(given[one]))[host]
+    return fleet.plan_fleet([host], lambda one: plans.Lazy(given[one]))[host]
 
 
 def test_dynamo_over_three_hosts_reads_the_certificates_that_the_role_makes():
@@ -178,8 +160,10 @@ def test_dynamo_over_three_hosts_reads_the_certificates_that_the_role_makes():
         ]  # fmt: skip
         assert {entry["environment"][name] for name in ("DYN_TCP_RPC_HOST", "DYN_EVENT_PLANE_HOST")} == {entry["bind"]}
     elsewhere = dynamo_on("m1")["deployment"]["workers_elsewhere"]
-    assert [(one["name"], one["host"], one["bind"]) for one in elsewhere] == [
-        ("prefill-0", "m2", "10.0.0.2"), ("decode-0", "m3", "10.0.0.3"),
+    assert elsewhere == [
+        {"host": host, "name": role + "-0", "role": role, "bind": address, "ports": {
+            "system": port, "side_channel": port + 20, "kv_events": port + 40}}
+        for host, role, address, port in (("m2", "prefill", "10.0.0.2", 8100), ("m3", "decode", "10.0.0.3", 8160))
     ]  # fmt: skip
 
 
@@ -204,14 +188,6 @@ def test_certificates_that_nobody_gives_are_an_error(override, shared):
 DYNAMO = [name for name, own in plans.OWN.items() if own["engine"] == "dynamo" and "etcd" in own["overlays"]]
 
 
-def with_overlay(recipe, groups, **shared):
-    """The entries of one host with the overlay etcd."""
-    hardware = plans.node_of(plans.OWN[recipe])
-    base = {"fleet_recipe": recipe, "fleet_overlay": "etcd", "fleet_hardware": hardware, "groups": groups, **shared}
-    given = {"m1": {**base, **CLUSTER["m1"]}, **{one: {**shared, **CLUSTER[one]} for one in ("m2", "m3")}}
-    return fleet.plan_fleet(["m1"], lambda one: Lazy(given[one]))["m1"]["servers"]
-
-
 @pytest.mark.parametrize("recipe", DYNAMO)
 def test_the_overlay_etcd_is_the_group_etcd(recipe):
     """Its members, their TLS and their port; an own address needs no group."""
@@ -221,7 +197,10 @@ def test_the_overlay_etcd_is_the_group_etcd(recipe):
         (list(CLUSTER), {}, "https://10.0.0.1:2379"),
         ([], own, "http://10.9.9.9:2379"),
     ):
-        for entry in with_overlay(recipe, {"etcd": members, "all": list(CLUSTER)}, **changes):
+        shared = {"fleet_recipe": recipe, "fleet_overlay": "etcd", "fleet_hardware": plans.node_of(plans.OWN[recipe]),
+                  "groups": {"etcd": members, "all": list(CLUSTER)}, **changes}  # fmt: skip
+        hosts = {one: {**shared, **address} for one, address in CLUSTER.items()}
+        for entry in fleet.plan_fleet(["m1"], hosts.get)["m1"]["servers"]:
             (need,) = entry["start"]["needs"]
             assert entry["environment"]["ETCD_ENDPOINTS"] == found
             assert [need["name"], *need["urls"], "tls" in need] == ["etcd", found + "/health", found[:5] == "https"]
@@ -240,14 +219,11 @@ def nats_of(host, version=None, **shared):
     return {name: value for name, value in found.items() if name.startswith("NATS_")}
 
 
-def test_dynamo_gets_one_server_of_nats_its_own_host_s_where_that_has_one():
+def test_dynamo_gets_one_server_of_nats_its_own_host_s_where_that_has_one_and_needs_tls_for_it():
     folder = "/etc/inference-fleet/tls/nats"
     tls = {"NATS_TLS_CA_CERT_PATH": folder + "/ca.crt", "NATS_TLS_CLIENT_CERT_PATH": folder + "/tls.crt",
            "NATS_TLS_CLIENT_KEY_PATH": folder + "/tls.key"}  # fmt: skip
     assert nats_of("m2") == {"NATS_SERVER": "tls://10.0.0.2:4222", **tls}
-
-
-def test_a_dynamo_without_tls_for_nats_is_refused():
     error = plans.error(nats_of, "m1", "1.0.2")
     assert error.code == plans.VALUE and "1.0.2" in error.message
 

@@ -19,17 +19,9 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.inventory
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms import PLATFORMS
 from ansible_collections.inference.fleet.plugins.plugin_utils.platforms.base import Platform
 from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 from ansible_collections.inference.fleet.tools import known_tasks
 
 CLONE = pathlib.Path(__file__).resolve().parents[5]
-HARDWARE = {
-    "cpu": {"accelerator": "cpu", "count": 1, "cores": 64, "memory_gib": 512},
-    **{
-        kind: {"accelerator": kind, "count": count}
-        for kind, count in (("b200", 8), ("ascend-a2", 8), ("trainium3", 16))
-    },
-}
 SECRET = "NotToBeSeen"
 LOGIN = {"registry.example.com": {"username": "me", "password": SECRET}}
 # Everything that a site says of the network, and of what the servers need.
@@ -86,25 +78,17 @@ HOSTS = {
     "ascend": {"fleet_recipe": "ascend-a2", "model_weights_begin": True, "serve_only": ["server-0"]},
 }  # fmt: skip
 OTHER = {"ansible_host": "192.0.2.2", "group_names": ["etcd", "nats"], "etcd_tls": True}
-KINDS = {"cpu": "cpu", "b200": "b200", "ascend": "ascend-a2", "trn3": "trainium3"}
 
 
 def planned(given):
     """(the plan of a host, its HostVariables)."""
-    kind = KINDS[given["fleet_recipe"].partition("-")[0]]
-    given = Lazy({"fleet_capacity": "warn", "fleet_hardware": HARDWARE[kind], **given})
-    if "cpu-tiny" not in given["fleet_recipe"] and kind != "trainium3":  # their engines have no API keys
+    recipe = given["fleet_recipe"]
+    hardware = plans.node_of(plans.OWN[recipe])
+    given = plans.Lazy({"fleet_capacity": "warn", "fleet_hardware": hardware, **given})
+    if recipe.startswith(("cpu-dynamo", "b200")):  # their engines have no API keys
         given.pop("fleet_api_key", None)
-    others = Hosts({"n1": given, "n2": Lazy(OTHER)}.get)
+    others = Hosts({"n1": given, "n2": plans.Lazy(OTHER)}.get)
     return fleet.plan_hosts(["n1"], others, True)["n1"], others("n1")
-
-
-def calls_of(given, only=("all",)):
-    """[(step, operation, arguments as they are sent)] of a host."""
-    plan, host = planned(given)
-    assert [one for one in plan["steps"] if "reason" in one] == []
-    filled = [run_look.filled(one["arguments"], plan, host, only) for one in plan["steps"]]
-    return [(one["step"], one["operation"], given) for one, given in zip(plan["steps"], filled)]
 
 
 def reasons(given=None):
@@ -136,7 +120,6 @@ TASKS = {
 NODE = "inference.fleet.node"
 HARMLESS = {"ansible.builtin." + name for name in ("assert", "debug", "fail", "set_fact")}
 INCLUDES = ("ansible.builtin.include_tasks", "ansible.builtin.include_role", "ansible.builtin.import_role")
-ROLES_RUN = sorted(one.partition("/")[2] for one in steps.known() if one.startswith("roles/"))
 
 
 def load(path):
@@ -183,55 +166,28 @@ def runs(path, role):
 
 
 def test_every_task_is_in_the_plan_or_follows_from_one_that_is():
-    files = {"roles/%s/tasks/main.yml" % role: role for role in ROLES_RUN if role != "monitoring"}
-    files["roles/monitoring/tasks/exporter.yml"] = "monitoring"  # its other tasks run on the hosts of Prometheus
-    files |= {"roles/neuron/tasks/artifacts.yml": "neuron"}
+    files = {"%s/tasks/main.yml" % place: place[6:] for place in steps.known() if place.startswith("roles/")}
+    del files["roles/monitoring/tasks/main.yml"]  # they run on the hosts of Prometheus
+    files |= {"roles/monitoring/tasks/exporter.yml": "monitoring", "roles/neuron/tasks/artifacts.yml": "neuron"}
     files |= {steps.PLAYBOOK % step: None for step in steps.STEPS}
-    found = set()
-    for path, role in files.items():
-        found |= runs(path, role)
-    assert found == TASKS
+    assert set().union(*(runs(path, role) for path, role in files.items())) == TASKS
 
 
-# A line of JSON for each line: [[file, operation, variables]] gives [[arguments of the task, or of each turn of its
-# loop]]. Templates look up variables and use filters, whose plugins are found in a process that is Ansible's.
+# Each line is [[arguments of a task, its loop, the loop's variable, all variables]], each answer the arguments of each
+# turn. Templates use filters, whose plugins are found in a process that is Ansible's.
 CHILD = """
-import json, pathlib, sys, traceback
+import json, sys
 from ansible.plugins.loader import init_plugin_loader
 init_plugin_loader()
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar
+from ansible.template import Templar, trust_as_template
 loader = DataLoader()
-def read(path):
-    return loader.load_from_file(path, cache="all", trusted_as_template=True)
-def named(tasks, module):
-    for task in tasks:
-        if "block" in task:
-            yield from named(task["block"], module)
-        elif module in task or task.get("inference.fleet.node", {}).get("operation") == module.rpartition(".")[2]:
-            yield task
-def given_to(task, module):
-    return task[module] if module in task else task["inference.fleet.node"].get("arguments", {})
-def arguments(path, operation, given):
-    module = "inference.fleet." + operation
-    content, lower, upper = read(path), {}, {}
-    if "playbooks" in path:
-        upper, content = {**content[0]["vars"]}, content[0]["tasks"]
-    else:
-        lower = read(path.partition("/tasks/")[0] + "/defaults/main.yml")
-    task = next(named(content, module))
-    values = {**lower, **upper, **given, **task.get("vars", {})}
-    if "loop" not in task:
-        return [Templar(loader, values).template(given_to(task, module))]
-    name = task["loop_control"]["loop_var"]
-    return [Templar(loader, {**values, name: item}).template(given_to(task, module))
-            for item in Templar(loader, values).template(task["loop"])]
 for line in sys.stdin:
-    try:
-        answer = [arguments(*one) for one in json.loads(line)]
-    except Exception:
-        answer = traceback.format_exc()
-    print(json.dumps(answer), flush=True)
+    found = []
+    for arguments, loop, name, values in loader.load(trust_as_template(line)):
+        turns = [{name: one} for one in Templar(loader, values).template(loop)] if loop else [{}]
+        found.append([Templar(loader, {**values, **one}).template(arguments) for one in turns])
+    print(json.dumps(found), flush=True)
 """
 
 
@@ -243,16 +199,25 @@ def child():
 
 
 def tasks_of(plan, host, only):
-    """[(file, operation, variables)] of the tasks that the roles of this collection run on a host."""
+    """[(operation, what CHILD reads)] of the tasks that the roles of this collection run on a host."""
     deployment = plan["deployment"]
     shared = {
         **{name: host.peek(name) for name in host.names}, "fleet_servers": plan["servers"], "inventory_hostname": "n1",
-        "fleet_deployment": deployment, "ansible_run_tags": list(only), "playbook_dir": str(CLONE / "playbooks/steps"),
+        "fleet_deployment": deployment, "ansible_run_tags": only, "playbook_dir": str(CLONE / "playbooks/steps"),
         "role_path": "",
     }  # fmt: skip
 
     def task(path, operation, **more):
-        return [str(CLONE / path), operation, {**shared, **more}]
+        content, lower = load(path), {}
+        if path == PREFLIGHT:
+            lower, content = content[0]["vars"], content[0]["tasks"]
+        else:
+            lower = load(path.partition("/tasks/")[0] + "/defaults/main.yml")
+        module = "inference.fleet." + operation
+        own = next(one for one, _texts in tasks_in(content) if module_of(one) == module)
+        arguments = own[NODE].get("arguments", {}) if NODE in own else own[module]
+        values = {**lower, **shared, **more, **own.get("vars", {})}
+        return operation, [arguments, own.get("loop"), own.get("loop_control", {}).get("loop_var"), values]
 
     def role(name, *operations, file="main", **more):
         return [task("roles/%s/tasks/%s.yml" % (name, file), one, **more) for one in operations]
@@ -280,17 +245,15 @@ def tasks_of(plan, host, only):
     return found + role("serve", "engine_servers") + verified
 
 
-@pytest.mark.parametrize("only", [("all",), ("serve",)], ids=lambda one: one[0])
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize(("name", "only"), [*((name, ["all"]) for name in HOSTS), ("neuron", ["serve"])])
 def test_the_arguments_are_those_of_the_roles_tasks(child, name, only):
     plan, host = planned(HOSTS[name])
     asked = tasks_of(plan, host, only)
-    child.stdin.write(json.dumps(asked) + "\n")
+    child.stdin.write(json.dumps([given for _operation, given in asked]) + "\n")
     child.stdin.flush()
     answer = json.loads(child.stdout.readline())
-    assert isinstance(answer, list), answer
-    told = [[task[1], arguments] for task, each in zip(asked, answer) for arguments in each]
-    found = [[operation, arguments] for _step, operation, arguments in calls_of(HOSTS[name], only)]
+    told = [[operation, arguments] for (operation, _given), each in zip(asked, answer) for arguments in each]
+    found = [[one["operation"], run_look.filled(one["arguments"], plan, host, only)] for one in plan["steps"]]
     for operation, arguments in told:
         if operation == "endpoint_verify" and "fleet_reports_dir" not in HOSTS[name]:
             assert arguments.pop("reports_dir") == "reports/inventory"  # of the run's inventory, not of the plan
@@ -318,23 +281,26 @@ def test_operations_are_known_on_nodes_with_their_arguments_and_no_argument_has_
     assert found == {name for name, _file in TASKS}
 
 
-def test_a_variable_that_only_a_play_can_work_out_lets_its_step_run_each_time():
-    given = {
-        **HOSTS["cpu"],
-        "serve_start_on_boot": RuntimeError("'fleet_deployment' is undefined"),
-        "vllm_packages": ["a"],
-    }
-    found, (_plan, host) = reasons(given), planned(given)
-    assert list(found) == ["serve"] and "variable serve_start_on_boot" in found["serve"]
+@pytest.mark.parametrize(
+    ("given", "default"),
+    [
+        ({"serve_start_on_boot": RuntimeError("'fleet_deployment' is undefined")}, ""),
+        ({"serve_servers": [{"name": "mine"}]}, ""),
+        ({}, "{{ lookup('env', 'A') }}"),
+        ({}, "{{ fleet_servers is changed }}"),
+        ({}, "{{ fleet_lack }}"),
+        ({}, "{{ fleet_lack or omit }}"),
+    ],
+)
+def test_what_only_a_play_can_work_out_lets_its_step_run_each_time(monkeypatch, given, default):
+    known = steps.defaults_of
+    monkeypatch.setattr(steps, "defaults_of", lambda role: {**known(role), "serve_state": default})
+    plan, host = planned({**HOSTS["cpu"], "vllm_packages": ["a"], **given})
+    (found,) = [one for one in plan["steps"] if "reason" in one]
+    assert (found["step"], found["changed"]) == ("serve", False)
+    assert found["reason"].startswith("it cannot be looked at: ")
     assert "vllm_packages" in host.read
-    assert "serve_start_on_boot" in host.looked - host.read  # its message may be another in each play
-
-
-def test_a_variable_of_an_odd_form_lets_its_step_run_each_time():
-    plan, _host = planned({**HOSTS["cpu"], "serve_servers": [{"name": "mine"}]})
-    reason = "it cannot be looked at: KeyError: 'secrets'"
-    found = [one for one in plan["steps"] if "reason" in one]
-    assert found == [{"step": "serve", "reason": reason, "changed": False}]
+    assert "serve_start_on_boot" not in host.read  # its message may be another in each play
 
 
 def test_a_platform_that_does_not_say_what_it_runs_runs_each_time(monkeypatch):
@@ -342,21 +308,20 @@ def test_a_platform_that_does_not_say_what_it_runs_runs_each_time(monkeypatch):
     assert reasons() == {"prepare": "what the role cpu does is known to no plan, so it is run each time"}
 
 
+def forget():
+    for one in (steps.is_known, steps.defaults_of, steps.tasks_of):
+        one.cache_clear()
+
+
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """The roles and playbooks as an operator has them, in a folder of their own."""
-    for place in steps.known():
-        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        if (CLONE / place).is_dir():
-            shutil.copytree(CLONE / place, tmp_path / place, ignore=shutil.ignore_patterns("files", "__pycache__"))
-        else:
-            shutil.copy(CLONE / place, tmp_path / place)
+    for place in ("roles", "playbooks/steps"):
+        shutil.copytree(CLONE / place, tmp_path / place, ignore=shutil.ignore_patterns("files", "__pycache__"))
     monkeypatch.setattr(steps, "COLLECTION", str(tmp_path))
-    for one in (steps.is_known, steps.defaults_of, steps.tasks_of):
-        one.cache_clear()
+    forget()
     yield tmp_path
-    for one in (steps.is_known, steps.defaults_of, steps.tasks_of):
-        one.cache_clear()
+    forget()
 
 
 def test_a_task_of_an_operator_runs_each_time(copy):
@@ -366,36 +331,25 @@ def test_a_task_of_an_operator_runs_each_time(copy):
                   "roles/neuron/tasks/main.yml"):  # fmt: skip
         (copy / place).parent.mkdir(exist_ok=True)
         (copy / place).write_text("[]")
-    steps.is_known.cache_clear()
+    forget()
     assert reasons() == {}
     (copy / "roles/vllm/tasks/mine.yml").write_text("[]")
     with (copy / "roles/serve/tasks/main.yml").open("a") as stream:
         stream.write("- name: Mine\n  ansible.builtin.command: /mine\n  environment: {TOKEN: !vault x}\n")
     with (copy / "playbooks/steps/weights.yml").open("a") as stream:
         stream.write("    - name: Mine\n      ansible.builtin.command: /mine\n")
-    steps.is_known.cache_clear()
+    forget()
     text = "%s differs from the collection, so it is run each time"
     assert reasons() == {"prepare": text % "roles/vllm", "weights": text % "playbooks/steps/weights.yml",
                          "serve": text % "roles/serve"}  # fmt: skip
     (copy / "roles/vllm/tasks/mine.yml").unlink()
-    steps.is_known.cache_clear()
+    forget()
     assert set(reasons()) == {"weights", "serve"}
 
 
 def test_the_known_roles_and_playbooks_are_those_of_the_collection():
     """After a change of a task: python tools/run.py python tools/known_tasks.py"""
     assert pathlib.Path(steps.KNOWN).read_text() == known_tasks.text()
-
-
-@pytest.mark.parametrize(
-    "default",
-    ["{{ lookup('env', 'A') }}", "{{ fleet_servers is changed }}", "{{ fleet_lack }}", "{{ fleet_lack or omit }}"],
-)
-def test_what_only_ansible_can_evaluate_runs_each_time(monkeypatch, default):
-    known = steps.defaults_of
-    monkeypatch.setattr(steps, "defaults_of", lambda role: {**known(role), "serve_state": default})
-    found = reasons()
-    assert list(found) == ["serve"] and found["serve"].startswith("it cannot be looked at: ")
 
 
 def test_a_secret_that_is_locked_is_an_error_when_it_is_sent():

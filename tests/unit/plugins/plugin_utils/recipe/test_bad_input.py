@@ -21,7 +21,6 @@ from ansible_collections.inference.fleet.plugins.plugin_utils.planning.variables
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.recipe import schema as recipe_schema
 from ansible_collections.inference.fleet.tests.unit.engines import plans
-from ansible_collections.inference.fleet.tests.unit.engines.lazy_variables import Lazy
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.recipe import bad_inputs
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -34,7 +33,7 @@ REMEDY = re.compile(
 
 
 def variables(**changes):
-    return Lazy({**plans.LOCAL, "fleet_root": "/srv/fleet", **changes})
+    return plans.Lazy({**plans.LOCAL, "fleet_root": "/srv/fleet", **changes})
 
 
 def planned(sources=(), **changes):
