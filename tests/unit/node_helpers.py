@@ -28,14 +28,13 @@ def script(path, text):
     return str(path)
 
 
-def build_wheel(folder, name, version, requires=(), requires_python=None):
+def build_wheel(folder, name, version, requires=()):
     """A wheel in `folder` (pathlib) of a module with its version, and of a command that imports the required ones.
     Returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
     metadata = ["Metadata-Version: 2.1", "Name: " + name, "Version: " + version]
     metadata += ["Requires-Dist: " + requirement for requirement in requires]
-    metadata += ["Requires-Python: " + requires_python] if requires_python else []
     wheel = folder / ("%s-%s-py3-none-any.whl" % (module, version))
     contents = {
         module + "/__init__.py": "VERSION = %r\n" % version,
@@ -87,14 +86,8 @@ def safetensors(tensors):
 def build_checkpoint(folder, shards=3, **config):
     """A gpt_oss checkpoint whose shards are numbered as openai numbers them: `shards` files, 00000 of `shards` - 1."""
     folder.mkdir(parents=True)
-    whole = {
-        "model_type": "gpt_oss",
-        "hidden_size": 16,
-        "vocab_size": 100,
-        "num_hidden_layers": shards,
-        "quantization_config": {"quant_method": "mxfp4"},
-        **config,
-    }
+    whole = {"model_type": "gpt_oss", "hidden_size": 16, "vocab_size": 100, "num_hidden_layers": shards,
+             "quantization_config": {"quant_method": "mxfp4"}, **config}  # fmt: skip
     (folder / "config.json").write_text(json.dumps({key: value for key, value in whole.items() if value is not None}))
     (folder / "tokenizer.json").write_text("{}")
     weight_map = {}
