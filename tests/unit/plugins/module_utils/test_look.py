@@ -17,6 +17,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.co
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.operations import check
 from ansible_collections.inference.fleet.plugins.modules import node
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
+from ansible_collections.inference.fleet.tests.unit.operating import answering
 
 ROOT = {"root": {"type": "str", "default": ""}}
 
@@ -43,21 +44,9 @@ def asked():
     """Names of the operations that were run, each with its parameters; `results` is what they answer."""
     calls, results = [], {}
 
-    def found(name):
-        if name not in results:
-            return None
-
-        def run(params, check_mode):
-            calls.append((name, params, check_mode))
-            if isinstance(results[name], Exception):
-                raise results[name]
-            return results[name]
-
-        return Operation({}, run)
-
     def look(*looks):
         looks = [{"step": step, "operation": module, "arguments": {"a": 1}} for step, module in looks]
-        return check.look(looks, found, lambda _operation, arguments: arguments, "")
+        return check.look(looks, answering(results, calls), lambda _operation, arguments: arguments, "")
 
     return types.SimpleNamespace(calls=calls, results=results, look=look)
 

@@ -18,9 +18,9 @@ import zipfile
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program, program_check
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
 
 FILES = {
@@ -78,8 +78,9 @@ def test_this_package_is_a_program():
     assert {path.rpartition(".")[2] for path in files} == {"py", "json", "conf", "service"}
 
 
-def test_a_version_is_kept_once(lib, files):
+def test_a_version_is_kept_once_and_goes_when_another_starts_servers(lib, files):
     folder = program.keep(lib)
+    first = os.path.basename(folder)
     assert program_check.fault(folder, program.own_version()) is None
     before = os.stat(folder).st_ino
     assert program.keep(lib) == folder
@@ -89,6 +90,12 @@ def test_a_version_is_kept_once(lib, files):
     assert run(lib) == "first ['x']\n"
     os.utime(folder + "/fleet_node/words.py", ns=(1, 1))  # other times alone are no damage
     assert program.current_fault(lib) is None
+    files["fleet_node/words.py"] = b"WORD = 'second'\n"
+    second = os.path.basename(program.keep(lib))
+    assert versions(lib) == sorted([first, second])  # servers start with the first
+    assert run(lib) == "first ['x']\n"
+    program.make_current(lib)
+    assert (versions(lib), run(lib)) == ([second], "second ['x']\n")
 
 
 def test_nothing_is_kept_before_the_node_has_its_folder_or_in_check_mode(tmp_path, lib, files):
@@ -160,17 +167,6 @@ def test_the_link_that_servers_start_by_is_mended(lib, files, damage):
     assert run(lib) == "first ['x']\n"
 
 
-def test_a_version_that_is_not_used_goes_when_another_comes(lib, files):
-    first = os.path.basename(program.keep(lib))
-    program.make_current(lib)
-    files["fleet_node/words.py"] = b"WORD = 'second'\n"
-    second = os.path.basename(program.keep(lib))
-    assert versions(lib) == sorted([first, second])  # servers start with the first
-    assert run(lib) == "first ['x']\n"
-    program.make_current(lib)
-    assert (versions(lib), run(lib)) == ([second], "second ['x']\n")
-
-
 def test_a_version_that_a_process_runs_stays(lib, files):
     files["__main__.py"] += b"print(input(), flush=True)\nimport fleet_node.later\n"
     files["fleet_node/later.py"] = b"print('later')\n"
@@ -235,11 +231,9 @@ def test_what_a_disk_refuses_is_said_and_changes_nothing(lib, files, monkeypatch
 
     monkeypatch.setattr(program, "_to_disk", refuse)
     for call in (program.keep, program.make_current):
-        with pytest.raises(FleetError) as caught:
-            call(lib)
-        assert caught.value.code == "node.os-error"
-        assert caught.value.details["errno"] == "ENOSPC"
-        assert program.place(lib) in caught.value.message
+        caught = error(call, lib)
+        assert (caught.code, caught.details["errno"]) == ("node.os-error", "ENOSPC")
+        assert program.place(lib) in caught.message
     assert (versions(lib), run(lib)) == (before, "first ['x']\n")
 
 
