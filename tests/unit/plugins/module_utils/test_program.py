@@ -191,34 +191,28 @@ def test_a_version_that_a_process_runs_stays(lib, files):
     assert versions(lib) == [program.own_version()]
 
 
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
-from fleet_node import program
-left = [int(sys.argv[3])]
-def to_disk(path, before=program._to_disk):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return before(path)
-program._to_disk = to_disk
-program.make_current(sys.argv[2])
-"""
-
-
-def test_a_copy_that_is_killed_half_way_leaves_what_was_there(lib, files, tmp_path):
+def test_a_copy_that_is_killed_half_way_leaves_what_was_there(lib, files, monkeypatch):
     program.make_current(lib)
-    before = program.own_version()
-    source = tmp_path / "source"
-    shutil.copytree(os.path.dirname(program.__file__), source / "fleet_node")
-    done = subprocess.run([sys.executable, "-c", KILLED, str(source), lib, "40"], check=False)
-    assert done.returncode == -signal.SIGKILL
+    before, first, to_disk = program.own_version(), iter(range(3)), program._to_disk
+    files["fleet_node/words.py"] = b"WORD = 'second'\n"
+
+    def killed(path):
+        return to_disk(path) if next(first, None) is not None else os.kill(os.getpid(), signal.SIGKILL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "_to_disk", killed)
+        child = os.fork()
+        if not child:
+            try:
+                program.make_current(lib)
+            finally:
+                os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert [name for name in versions(lib) if not name.startswith(".")] == [before]
     assert any(name.startswith(".new-") for name in versions(lib))
     assert run(lib) == "first ['x']\n"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(source), lib, "0"], check=True)
-    (name,) = versions(lib)
-    assert name != before
+    program.make_current(lib)
+    assert (versions(lib), run(lib)) == ([program.own_version()], "second ['x']\n")
 
 
 def test_what_a_disk_refuses_is_said_and_changes_nothing(lib, files, monkeypatch):
