@@ -19,7 +19,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import LiveLines
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE
 from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen
-from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, play_tasks, tasks_play
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, hosts_file, play_tasks, tasks_play
 
 PLAYBOOK = str(BIN / "ansible-playbook")
 
@@ -107,30 +107,24 @@ def test_a_log_has_a_line_for_each_phase_and_now_and_then(monkeypatch, interval,
 # A module that is further along every time it is asked, on its host's own clock: a file with the number of its steps.
 # The first steps wait for the other host.
 FAKE = """
-import os, time
+import time
 from ansible.module_utils.basic import AnsibleModule
 
 STEPS = %r
 
 def count(path):
-    try:
-        return int(open(path).read() or 0)
-    except FileNotFoundError:
-        return 0
+    return int(open(path).read() or 0)
 
-def main():
-    module = AnsibleModule({"clock": {"type": "path"}, "other": {"type": "path"}, "fails": {"type": "bool"}})
-    step, end = count(module.params["clock"]), time.monotonic() + 120
-    open(module.params["clock"], "w").write(str(step + 1))
-    while step in (1, 2) and count(module.params["other"]) < step and time.monotonic() < end:
-        time.sleep(0.02)
-    if module.params["fails"] and step == 2:
-        module.fail_json(msg="The hub is gone.", progress=STEPS[2], finished=True)
-    if step == 2:
-        module.warn("A warning of the module.")
-    module.exit_json(progress=STEPS[step], finished=step == len(STEPS) - 1, changed=True)
-
-main()
+module = AnsibleModule({"clock": {"type": "path"}, "other": {"type": "path"}, "fails": {"type": "bool"}})
+step, end = count(module.params["clock"]), time.monotonic() + 120
+open(module.params["clock"], "w").write(str(step + 1))
+while step in (1, 2) and count(module.params["other"]) < step and time.monotonic() < end:
+    time.sleep(0.02)
+if module.params["fails"] and step == 2:
+    module.fail_json(msg="The hub is gone.", progress=STEPS[2], finished=True)
+if step == 2:
+    module.warn("A warning of the module.")
+module.exit_json(progress=STEPS[step], finished=step == len(STEPS) - 1, changed=True)
 """
 
 
@@ -145,9 +139,11 @@ def transfer(tmp_path):
     }  # fmt: skip
     task = {"name": "Download or copy the weights", "fake_transfer": given, "register": "polled", "retries": 20,
             "until": "polled is failed or polled.finished", "delay": 0.2}  # fmt: skip
+    for name in ("node1", "node2"):
+        (tmp_path / name).write_text("")
     (tmp_path / "play.yml").write_text(json.dumps([tasks_play([task], hosts="all")]))
-    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": {"node1": LOCAL, "node2": LOCAL}}}))
-    return [PLAYBOOK, str(tmp_path / "play.yml"), "-i", str(tmp_path / "hosts.json")]
+    inventory = hosts_file(tmp_path, dict.fromkeys(("node1", "node2"), LOCAL))
+    return [PLAYBOOK, str(tmp_path / "play.yml"), "-i", str(inventory)]
 
 
 # However long the transfer takes here, no phase is told of twice.

@@ -173,54 +173,47 @@ class LookupModule(LookupBase):
 """
 
 
-@pytest.mark.parametrize(
-    ("variables", "own", "expected"),
-    [
-        ({"fleet_serial": 1}, {"n1": 2}, ["n3 n5", "n1", "n2", "n4"]),
-        ({"fleet_changes": "together"}, {"n2": [1, 2], "n3": 3}, ["n3", "n5 n1", "n2 n4"]),
-    ],
-)
-def test_bare_hosts_first_then_one_alone(tmp_path, variables, own, expected):
-    (tmp_path / "lookup_plugins").mkdir()
-    (tmp_path / "lookup_plugins" / "look.py").write_text(LOOKUP % FOUND)
+STEP = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())[0]
+NOTE = {"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True}
+
+
+def show(step):
+    """A play that shows its batches, which are those of another play."""
+    message = {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
+    return tasks_play([message], hosts=step["hosts"], serial=step["serial"])
+
+
+def batches(folder, found, plays, own, **options):
+    """The batches that plays show for the hosts `found`; own: variables of some."""
+    (folder / "lookup_plugins").mkdir()
+    (folder / "lookup_plugins" / "look.py").write_text(LOOKUP % found)
+    hosts = {host: {**LOCAL, "fleet_recipe": "cpu-tiny", **own.get(host, {})} for host in found}
+    (folder / "play.yml").write_text(json.dumps(plays))
+    run = play(str(folder / "play.yml"), hosts_file(folder, hosts), **options)
+    return re.findall(r"batch ([^.]*)\.", run.output)
+
+
+@pytest.mark.parametrize(("variables", "own", "changed", "restarted"), [
+    ({"fleet_serial": 1}, {"n1": 2}, ["n3 n5", "n1", "n2", "n4"], list(FOUND)),
+    ({"fleet_changes": "together"}, {"n2": [1, 2], "n3": 3}, ["n3", "n5 n1", "n2 n4"], ["n1", "n2 n3", "n4 n5"]),
+])  # fmt: skip
+def test_bare_hosts_first_then_one_alone(tmp_path, variables, own, changed, restarted):
     own = {host: {"fleet_serial": serial} for host, serial in own.items()}
-    hosts = {host: {**LOCAL, "fleet_recipe": "cpu-tiny", **own.get(host, {})} for host in FOUND}
-    inventory = hosts_file(tmp_path, hosts)
-    (step,) = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())
     restart = yaml.safe_load((CLONE / "playbooks/restart.yml").read_text())[-1]
-
-    def show(play, word):
-        message = {"ansible.builtin.debug": {"msg": word + " {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
-        return tasks_play([message], hosts=play["hosts"], serial=play["serial"])
-
-    note = {"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True}
-    plays = [tasks_play([note], hosts="all"), show(step, "batch"), show(restart, "turn")]
-    (tmp_path / "play.yml").write_text(json.dumps(plays))
-    run = play(str(tmp_path / "play.yml"), inventory, variables=variables).ok()
-    assert re.findall(r"batch ([^.]*)\.", run.output) == expected
-    assert re.findall(r"turn ([^.]*)\.", run.output) == (["n1", "n2 n3", "n4 n5"] if "n2" in own else list(FOUND))
+    plays = [tasks_play([NOTE], hosts="all"), show(STEP), show(restart)]
+    assert batches(tmp_path, FOUND, plays, own, variables=variables) == changed + restarted
 
 
 def test_a_host_that_failed_before_is_not_the_one_that_goes_alone(tmp_path):
     """Its batch would have no host, and the change would begin on all others at the same time."""
-    (tmp_path / "lookup_plugins").mkdir()
-    (tmp_path / "lookup_plugins" / "look.py").write_text(LOOKUP % {"n1": True, "n2": True, "n3": True})
-    inventory = hosts_file(tmp_path, {host: {**LOCAL, "fleet_recipe": "cpu-tiny"} for host in ("n1", "n2", "n3")})
-    (step,) = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())
-    fails = [
-        {"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True},
-        {
-            "block": [{"ansible.builtin.fail": {}, "when": "inventory_hostname in ['n1', 'n2']"}],
-            "rescue": [{"ansible.builtin.fail": {}, "when": "inventory_hostname == 'n1'"}],
-        },
-    ]
-    show = {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
-    plays = [tasks_play(fails, hosts="all"), tasks_play([show], hosts=step["hosts"], serial=step["serial"])]
-    (tmp_path / "play.yml").write_text(json.dumps(plays))
-    run = play(
-        str(tmp_path / "play.yml"), inventory, environment={"ANSIBLE_CALLBACKS_ENABLED": "inference.fleet.unreachable"}
-    )
-    assert re.findall(r"batch ([^.]*)\.", run.output) == ["n2", "n3"]
+    fails = {
+        "block": [{"ansible.builtin.fail": {}, "when": "inventory_hostname in ['n1', 'n2']"}],
+        "rescue": [{"ansible.builtin.fail": {}, "when": "inventory_hostname == 'n1'"}],
+    }
+    plays = [tasks_play([NOTE, fails], hosts="all"), show(STEP)]
+    environment = {"ANSIBLE_CALLBACKS_ENABLED": "inference.fleet.unreachable"}
+    found = dict.fromkeys(("n1", "n2", "n3"), True)
+    assert batches(tmp_path, found, plays, {}, environment=environment) == ["n2", "n3"]
 
 
 def test_a_number_and_its_string_are_the_same_cluster(tmp_path):

@@ -44,7 +44,7 @@ READERS = (read_record, read_entry, read_secrets, files.readable_json, manifest)
 
 
 @pytest.mark.parametrize(("read", "content"), [
-    *itertools.product(READERS, NO_JSON + OTHER_TYPES), (manifest, b'{"files": []}'), (manifest, b'{"files": {"a": 1}}'),
+    *itertools.product(READERS, NO_JSON + OTHER_TYPES), (manifest, b'{"files": []}'), (manifest, b'{"files": {"a": 1}}')
 ])  # fmt: skip
 def test_what_is_no_state_is_none(path, read, content):
     path.write_bytes(content)
