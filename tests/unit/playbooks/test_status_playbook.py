@@ -12,6 +12,7 @@ import subprocess
 import tarfile
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor import CHECKS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.processes import (
     MARKER_ROOT,
     MARKER_SERVER,
@@ -94,11 +95,12 @@ def test_doctor_runs_through_on_an_empty_node_and_goes_on_without_a_host_that_is
     assert "nothing" in found["hosts"]["n3"]["problem"]
     findings = found["hosts"]["n2"]["findings"]
     assert "doctor.check-failed" not in {one["code"] for one in findings}
-    known = {"node_preflight", "model_weights", "kernel", "servers", "verification"}
-    assert known <= {one["check"] for one in findings}
+    checks = {one["check"].partition(":")[0] for one in findings}
+    assert {*CHECKS, "node_preflight", "node_layout", "model_weights", "verification"} <= checks
     assert not (tmp_path / "root-n2").exists()
     with tarfile.open(bundle) as archive:
-        assert {"bundle/doctor.json", "bundle/n2/plan.json", "bundle/n2/versions.json"} <= set(archive.getnames())
+        assert {"bundle/doctor.json", "bundle/n2/versions.json"} <= set(archive.getnames())
+        assert [one["name"] for one in json.load(archive.extractfile("bundle/n2/plan.json"))] == ["server-0"]
 
 
 WORKERS = {"servers": {"server": {"role": "decode", "count": 2, "port": None}}, "arguments": {"port": None}}

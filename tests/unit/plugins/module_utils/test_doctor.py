@@ -27,7 +27,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platfor
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.registry import PLATFORMS
 from ansible_collections.inference.fleet.tests.unit.engines.nvidia_node import NvidiaNode
 from ansible_collections.inference.fleet.tests.unit.engines.plan_entries import plan_entry
-from ansible_collections.inference.fleet.tests.unit.operating import answering, operate
+from ansible_collections.inference.fleet.tests.unit.operating import answering
 
 CLONE = pathlib.Path(__file__).resolve().parents[4]
 FIXTURES = CLONE / "tests" / "unit" / "fixtures"
@@ -244,25 +244,6 @@ def test_a_failed_probe_has_its_cause(operations, tmp_path, monkeypatch):
     assert (found["code"], found["server"]) == ("doctor.probe-failed", "server-0")
     assert "probe census because fewer workers" in found["cause"]
     assert "see the missing workers' logs" in found["remedy"]
-
-
-def test_on_an_empty_node_each_check_runs(tmp_path):
-    """With the real operations, and without any file of the fleet."""
-    entry = plan_entry(8000, command=["/nowhere/python"], weights=["/nowhere"])
-    here = {"root": str(tmp_path)}
-    arguments = {
-        "node_preflight": {"platform": "cpu", "servers": [entry], **here}, "node_layout": here,
-        "engine_servers": {"servers": [entry], "manager": "supervisord", **here},
-    }  # fmt: skip
-    looks = [{"step": "prepare", "operation": name, "arguments": given} for name, given in arguments.items()]
-    found = operate("doctor", root=str(tmp_path), looks=looks, servers=packed([entry]), now=time.time(), bundle=True)
-    assert not found.get("failed"), found
-    rows = {one["check"].partition(":")[0]: one for one in found["findings"]}
-    assert {*CHECKS, "node_preflight", "node_layout", "verification"} <= set(rows)
-    assert "doctor.check-failed" not in {one["code"] for one in found["findings"]}
-    assert (rows["servers"]["ok"], rows["servers"]["server"], found["healthy"]) == (False, "server-0", False)
-    assert rows["verification"]["ok"] is None
-    assert json.loads(found["bundle"]["plan.json"]) == [entry]
 
 
 def test_a_bundle_has_no_secret(case):

@@ -103,16 +103,7 @@ def test_nothing_is_kept_before_the_node_has_its_folder_or_in_check_mode(tmp_pat
     assert program.keep(lib, check_mode=True) is None and os.listdir(lib) == []
 
 
-def words_of(folder):
-    return folder / "fleet_node/words.py"
-
-
-def link(folder):
-    words_of(folder).rename(folder.parent / "elsewhere.py")
-    words_of(folder).symlink_to(folder.parent / "elsewhere.py")
-
-
-def other_manifest(folder):
+def other_manifest(folder, _words):
     """Whoever edits a file and its record still has another version."""
     path = folder / program.MANIFEST
     known = json.loads(path.read_text())
@@ -121,12 +112,12 @@ def other_manifest(folder):
 
 
 DAMAGES = {
-    "same size": lambda folder: rot(words_of(folder)),
-    "compiled": lambda folder: rot(next((folder / "fleet_node/__pycache__").glob("words*.pyc"))),
-    "missing": lambda folder: words_of(folder).unlink(),
-    "link": link,
-    "writable": lambda folder: words_of(folder).chmod(0o666),
-    "odd manifest": lambda folder: (folder / program.MANIFEST).write_text('{"files": [1]}'),
+    "same size": lambda folder, words: rot(words),
+    "compiled": lambda folder, words: rot(next((folder / "fleet_node/__pycache__").glob("words*.pyc"))),
+    "missing": lambda folder, words: words.unlink(),
+    "link": lambda folder, words: words.symlink_to(words.rename(folder.parent / "elsewhere.py")),
+    "writable": lambda folder, words: words.chmod(0o666),
+    "odd manifest": lambda folder, words: (folder / program.MANIFEST).write_text('{"files": [1]}'),
     "other manifest": other_manifest,
 }
 
@@ -135,7 +126,7 @@ DAMAGES = {
 def test_damage_is_found_and_mended(lib, files, damage):
     folder = pathlib.Path(program.keep(lib))
     program.make_current(lib)
-    damage(folder)
+    damage(folder, folder / "fleet_node/words.py")
     assert program_check.fault(str(folder), folder.name)
     assert program.current_fault(lib)
     program.keep(lib)
@@ -143,21 +134,15 @@ def test_damage_is_found_and_mended(lib, files, damage):
     assert run(lib) == "first ['x']\n"
 
 
-def dangling(link):
-    shutil.rmtree(os.path.realpath(link))
+LINKS = {
+    "missing": os.unlink,
+    "dangling": lambda link: shutil.rmtree(os.path.realpath(link)),
+    "swapped": lambda link: (os.unlink(link), os.symlink("/", link)),
+    "folder": lambda link: (os.unlink(link), os.mkdir(link)),
+}
 
 
-def swapped(link):
-    os.unlink(link)
-    os.symlink("/", link)
-
-
-def folder_in_its_place(link):
-    os.unlink(link)
-    os.mkdir(link)
-
-
-@pytest.mark.parametrize("damage", [os.unlink, dangling, swapped, folder_in_its_place], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("damage", LINKS.values(), ids=LINKS)
 def test_the_link_that_servers_start_by_is_mended(lib, files, damage):
     program.make_current(lib)
     damage(program.current(lib))
