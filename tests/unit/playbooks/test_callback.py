@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -128,9 +129,16 @@ module.exit_json(progress=STEPS[step], finished=step == len(STEPS) - 1, changed=
 """
 
 
-@pytest.fixture
-def transfer(tmp_path):
-    """The command that polls a made-up transfer on two hosts, and fails on the first."""
+# However long the transfer takes here, no phase is told of twice.
+SELDOM = {**os.environ, "INFERENCE_FLEET_PROGRESS_INTERVAL": "3600"}
+
+
+def lines_of(output, host):
+    return [line for line in output.splitlines() if line.startswith(host + ": ") and "ok=" not in line]
+
+
+def test_a_terminal_has_one_line_for_each_host_and_the_message_of_a_failure(tmp_path):
+    """Of 60 columns, for a made-up transfer on two hosts, which fails on the first."""
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "fake_transfer.py").write_text(FAKE.lstrip() % STEPS)
     given = {
@@ -143,38 +151,19 @@ def transfer(tmp_path):
         (tmp_path / name).write_text("")
     (tmp_path / "play.yml").write_text(json.dumps([tasks_play([task], hosts="all")]))
     inventory = hosts_file(tmp_path, dict.fromkeys(("node1", "node2"), LOCAL))
-    return [PLAYBOOK, str(tmp_path / "play.yml"), "-i", str(inventory)]
-
-
-# However long the transfer takes here, no phase is told of twice.
-SELDOM = {**os.environ, "INFERENCE_FLEET_PROGRESS_INTERVAL": "3600"}
-
-
-def lines_of(output, host):
-    return [line for line in output.splitlines() if line.startswith(host + ": ") and "ok=" not in line]
-
-
-def on_terminal(command):
-    """Everything that a terminal of 60 columns got."""
+    command = [PLAYBOOK, str(tmp_path / "play.yml"), "-i", str(inventory)]
     controller, terminal = pty.openpty()
     environment = {**SELDOM, "TERM": "xterm", "COLUMNS": "60", "LINES": "24", "ANSIBLE_NOCOLOR": "1"}
     process = subprocess.Popen(command, cwd=CLONE, env=environment, stdout=terminal, stderr=terminal, stdin=terminal)
     os.close(terminal)
     output = b""
-    try:
+    with contextlib.suppress(OSError):  # Linux says so at the end
         while block := os.read(controller, 65536):
             output += block
-    except OSError:
-        pass  # Linux says so at the end
-    finally:
-        os.close(controller)
-    return process.wait(60), output.decode()
-
-
-def test_a_terminal_has_one_line_for_each_host_and_the_message_of_a_failure(transfer):
-    status, output = on_terminal(transfer)
+    os.close(controller)
+    output = output.decode()
     screen = terminal_screen(output)
-    assert (status, lines_of("\n".join(screen), "node1")) == (2, [])
+    assert (process.wait(60), lines_of("\n".join(screen), "node1")) == (2, [])
     assert {"fatal: [node1]: FAILED!", "    The hub is gone."} <= set(screen)
     assert "downloading 60 %, 60.0 of 100.0 MiB, 50.0 MiB/s" in output
     assert lines_of("\n".join(screen), "node2") == ["node2: done 100 %, 100.0 of 100.0 MiB"]

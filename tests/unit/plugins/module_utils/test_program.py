@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import zipfile
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program, program_check
@@ -237,12 +236,15 @@ def test_a_version_in_use_is_locked(lib, files):
 
 
 WORKERS = """
-import sys; sys.path.insert(0, sys.argv[1])
+import os, sys
+sys.path.insert(0, sys.argv[1])
 from fleet_node import program
+from fleet_node.called import operation_of
 from fleet_node.measure import gpt_oss_evals_worker
-import os
+print(operation_of("engine_servers").run.__module__, operation_of("compiled_artifact").run.__module__,
+      operation_of("nothing"), program.keep(sys.argv[3]))
 argv = program.work(sys.argv[2], gpt_oss_evals_worker.__name__)
-if len(sys.argv) > 3:
+if os.path.isfile(sys.argv[1]):
     os.unlink(sys.argv[1])
 print(argv[0], flush=True)
 os.execv(sys.executable, [sys.executable, "-I", *argv])
@@ -250,33 +252,16 @@ os.execv(sys.executable, [sys.executable, "-I", *argv])
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_job_is_started_from_the_version_that_asks_for_it(lib, tmp_path, kept):
-    """From a copy where that is an archive, which Ansible removes before the job has ended."""
-    path = tmp_path / "fleet.zip"
+def test_operations_and_jobs_run_from_the_version_that_asks_for_them(lib, tmp_path, kept):
+    """A job from a copy where that is an archive, which Ansible removes before the job has ended."""
+    path, folder = tmp_path / "fleet.zip", os.path.join(program.place(lib), program.own_version())
     path.write_bytes(program.packed(program.files_of()))
-    folder = program.keep(lib)
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", WORKERS, folder if kept else str(path), str(tmp_path), *["x"] * (not kept)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout == "%s\n" % (folder if kept else tmp_path / "program.zip")
-    assert done.stderr.rstrip().endswith("No module named 'pandas'") and "gpt_oss_evals_worker.py" in done.stderr
-
-
-def test_it_runs_from_an_archive_too(tmp_path):
-    path = tmp_path / "fleet.zip"
-    path.write_bytes(program.packed(program.files_of()))
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from fleet_node import program;"
-        "from fleet_node.called import operation_of as o; import os; os.mkdir(sys.argv[2]);"
-        "print(o('engine_servers').run.__module__, o('compiled_artifact').run.__module__, o('nothing'));"
-        "print(program.keep(sys.argv[2]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code, str(path), str(tmp_path / "lib")], capture_output=True, text=True, check=True
-    )
-    names, folder = done.stdout.splitlines()
-    assert names == "fleet_node.operations.servers fleet_node.platforms.neuron.operations None"
-    assert os.path.basename(folder) == program.own_version()
+    if kept:
+        program.keep(lib)
+    command = [sys.executable, "-I", "-c", WORKERS, folder if kept else str(path), str(tmp_path), lib]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    names, started = done.stdout.splitlines()
+    assert names == "fleet_node.operations.servers fleet_node.platforms.neuron.operations None " + folder
     assert program_check.fault(folder, program.own_version()) is None
-    assert zipfile.is_zipfile(path)
+    assert started == (folder if kept else str(tmp_path / "program.zip"))
+    assert done.stderr.rstrip().endswith("No module named 'pandas'") and "gpt_oss_evals_worker.py" in done.stderr
