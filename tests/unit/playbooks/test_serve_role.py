@@ -39,11 +39,6 @@ VERIFY = """
 """
 # What the role verify makes of it.
 CHANGED = yaml.safe_load((CLONE / "roles/verify/defaults/main.yml").read_text())["verify_servers_changed"]
-VARIABLES = {
-    "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
-    "fleet_root": "", "serve_watchdog": False, "serve_start_on_boot": False, "serve_deployment": {},
-    "serve_reports_dir": "", "serve_adopt": False, "serve_changes": "one_by_one", "serve_drain_s": 30,
-}  # fmt: skip
 
 
 class Serve:
@@ -52,13 +47,11 @@ class Serve:
     def __init__(self, folder):
         self.folder = folder
         (folder / "verify.yml").write_text(VERIFY)
-        self.tasks = Tasks(folder, "serve", ("node", "endpoint_verify"), CHANGES, self.verifies)
-        for default in (folder / "roles/serve/defaults/main.yml", folder / "roles/serve/meta/argument_specs.yml"):
-            default.unlink()
-
-    def verifies(self, text):
-        included = "ansible.builtin.include_role:\n        name: inference.fleet.verify"
-        return text.replace(included, "ansible.builtin.include_tasks:\n        file: %s/verify.yml" % self.folder)
+        include, tasks = "include_role:\n        name: inference.fleet.verify", "include_tasks: %s/verify.yml" % folder
+        self.tasks = Tasks(
+            folder, "serve", ("node", "endpoint_verify"), CHANGES, lambda text: text.replace(include, tasks)
+        )
+        (folder / "roles/serve/meta/argument_specs.yml").unlink()
 
     def play(self, entries, changing=(), waves=(), **variables):
         """([modules and operations that were called, with what matters of them], whether the servers were changed)."""
@@ -72,15 +65,14 @@ class Serve:
         for name, value in (("waves", waves), ("failing", failing), ("changing", list(changing))):
             (self.folder / name).write_text(json.dumps(value))
         show = {"ansible.builtin.copy": {"content": CHANGED, "dest": str(self.folder / "verdict")}}
-        calls, run = self.tasks.run(
-            *options, variables={**VARIABLES, "serve_servers": entries, **variables}, more=[show]
-        )
+        calls, run = self.tasks.run(*options, variables={"serve_servers": entries, **variables}, more=[show])
         return run, [{"module": name, **{key: given[key] for key in KEYS if key in given}} for name, given in calls]
 
 
-def entry(engine=None, address=None):
-    container = engine and {"engine": engine, "address": address}
-    return {"name": "server-0", "container": container, "health": {"budget_s": 1, "poll_s": 1}, "start": {"after": []}}
+def entry(engine=None):
+    container = engine and {"engine": engine, "address": None}
+    return {"name": "server-0", "container": container, "health": {"budget_s": 1, "poll_s": 1}, "start": {"after": []},
+            "secrets": {}}  # fmt: skip
 
 
 SERVERS = {"module": "engine_servers", "state": "started", "changes": "one_by_one"}
