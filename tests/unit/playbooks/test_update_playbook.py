@@ -33,15 +33,7 @@ from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import L
 from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, MODEL, Load
 
 SERVERS = ("server-0", "server-1")
-
-
-def override_of(folder, port):
-    """Two engines of a folder whose streams take a while."""
-    return {
-        "servers": {"server": {"count": 2, "port": port}}, "needs": NEEDS,
-        "model": {"path": str(folder / "model"), "id": MODEL},
-        "command": [sys.executable, "-S", copy_engine(folder)], "environment": {"ENGINE_STREAM_SECONDS": "0.5"},
-    }  # fmt: skip
+HERE = {**LOCAL, "ansible_become": False}
 
 
 class Site:
@@ -53,15 +45,20 @@ class Site:
         (folder / "model").mkdir()
         for name in endpoints:
             (folder / ("proxy-" + name)).mkdir()
-        ports = [free_port() for _number in range(len(hosts) * len(SERVERS))]
-        overrides = [override_of(folder, port) for port in ports[:: len(SERVERS)]]
+        ports = [free_port() for _number in range(len(hosts) * len(SERVERS))][:: len(SERVERS)]
+        override = {  # engines whose streams take a while
+            "needs": NEEDS, "model": {"path": str(folder / "model"), "id": MODEL},
+            "command": [sys.executable, "-S", copy_engine(folder)], "environment": {"ENGINE_STREAM_SECONDS": "0.5"},
+        }  # fmt: skip
         common = {
             "ansible_become": False, "fleet_reports_dir": str(folder / "reports"), "fleet_verify": "quick",
             "endpoint_address": "127.0.0.1", **SUPERVISED,
         }  # fmt: skip
         self.hosts = {
-            name: host_variables(node.root, fleet_override=override, **common)
-            for (name, node), override in zip(self.nodes.items(), overrides)
+            name: host_variables(
+                node.root, fleet_override={**override, "servers": {"server": {"count": 2, "port": port}}}, **common
+            )
+            for (name, node), port in zip(self.nodes.items(), ports)
         }
         # role variables have precedence over those of hosts
         socket = {"endpoint_socket": str(folder) + "/proxy-{{ item }}/admin.sock"}
@@ -72,8 +69,7 @@ class Site:
         """Plan these arguments of the engine for some hosts."""
         for name in hosts:
             self.hosts[name]["fleet_override"]["arguments"] = arguments
-        local = {**LOCAL, "ansible_become": False}
-        endpoints = {"hosts": {name: {} if name in self.hosts else local for name in self.names}}
+        endpoints = {"hosts": {name: {} if name in self.hosts else HERE for name in self.names}}
         self.inventory = hosts_file(self.folder, self.hosts, endpoint=endpoints)
 
     def update(self, *arguments):
@@ -175,7 +171,6 @@ def test_a_killed_update_is_completed_by_the_next(site):
 
 # -- an endpoint that cannot be reached, and an incomplete rollback ----------------------------------------------------
 
-HERE = {**LOCAL, "ansible_become": False}
 AWAY = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_ssh_common_args": "-F none"}
 
 

@@ -83,18 +83,15 @@ def test_markers_that_another_account_sets_count_for_nothing(tmp_path):
     script = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
     marks = {processes.MARKER_SERVER: "server-0", processes.MARKER_ROOT: root}
     command = ["/usr/bin/python3", "-I", "-S", "-c", script + "time.sleep(900)"]
-    with subprocess.Popen(command, env=marks, user="nobody", stdout=subprocess.PIPE, text=True) as other:
-        try:
-            port = int(other.stdout.readline())
-            assert processes.marked_processes(root) == {}
-            assert processes.port_holder("127.0.0.1", port)["server"] is None
-            servers.mkdir(parents=True)
-            (servers / "server-0.json").write_text('{"name": "server-0", "user": "nobody"}')
-            assert processes.marked_processes(root) == {"server-0": [other.pid]}
-            holder = processes.port_holder("127.0.0.1", port)
-            assert (holder["root"], holder["server"]) == (root, "server-0")
-        finally:
-            other.kill()
+    with child(command, env=marks, user="nobody", stdout=subprocess.PIPE, text=True) as other:
+        port = int(other.stdout.readline())
+        assert processes.marked_processes(root) == {}
+        assert processes.port_holder("127.0.0.1", port)["server"] is None
+        servers.mkdir(parents=True)
+        (servers / "server-0.json").write_text('{"name": "server-0", "user": "nobody"}')
+        assert processes.marked_processes(root) == {"server-0": [other.pid]}
+        holder = processes.port_holder("127.0.0.1", port)
+        assert (holder["root"], holder["server"]) == (root, "server-0")
 
 
 def test_processes_are_examined_once_where_nothing_changes(monkeypatch):
