@@ -12,7 +12,6 @@ import sys
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import bytecode
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python as host_python
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.files import put_link
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
@@ -35,10 +34,6 @@ class Node:
 
     def chosen(self):
         return os.path.relpath(host_python.choose(self.paths), self.folder)
-
-    def record(self, target):
-        os.makedirs(os.path.dirname(host_python.link(self.paths)), exist_ok=True)
-        put_link(host_python.link(self.paths), str(self.folder / target))
 
 
 @pytest.fixture
@@ -77,7 +72,9 @@ def test_a_choice_is_kept_while_it_works(node, recorded, chosen):
         node.python(**recorded)
     (node.folder / "env").mkdir(exist_ok=True)
     (node.folder / "env" / "pyvenv.cfg").touch()
-    node.record(recorded["path"] if recorded else "opt/bin/python3")
+    link = host_python.link(node.paths)
+    os.makedirs(os.path.dirname(link))
+    os.symlink(node.folder / (recorded["path"] if recorded else "opt/bin/python3"), link)
     assert node.chosen() == chosen
 
 
