@@ -17,7 +17,6 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program, program_check
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
 from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
@@ -66,15 +65,6 @@ def test_an_archive_has_the_same_bytes_each_time_and_the_version_follows_from_na
     assert len(version) == program_check.VERSION_LENGTH and version == program.version(backwards)
     for change in {"fleet_node/words.py": b"WORD = 'other'\n"}, {"fleet_node/more.py": b""}:
         assert version != program.version({**FILES, **change})
-
-
-def test_this_package_is_a_program():
-    paths = NodePaths("/r")
-    assert (paths.program, paths.guard) == (program.place(paths.lib), program.current(paths.lib))
-    files = program.files_of()
-    assert "fleet_node/program.py" in files and "__main__.py" in files
-    assert program.own_version() == program.version(files)
-    assert {path.rpartition(".")[2] for path in files} == {"py", "json", "conf", "service"}
 
 
 def test_a_version_is_kept_once_and_goes_when_another_starts_servers(lib, files):
