@@ -30,7 +30,7 @@ def script(path, text):
     return str(path)
 
 
-def build_wheel(folder, name, version, requires=(), requires_python=None):
+def build_wheel(folder, name, version, requires=()):
     """A wheel in `folder` (pathlib) of a module with its version, and of a command that imports the required ones.
     Returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,8 +40,7 @@ def build_wheel(folder, name, version, requires=(), requires_python=None):
         imports = ["    import " + re.split("[=<>]", one)[0].replace("-", "_") for one in requires]
         modules[module + "/cli.py"] = "\n".join(["def main():", *imports]) + "\n"
         programs = {name: module + ".cli:main"}
-    fields = ["Requires-Python: " + requires_python] if requires_python else []
-    return folder / package_indexes.make_wheel(folder, module, version, modules, requires, programs, fields)
+    return folder / package_indexes.make_wheel(folder, module, version, modules, requires, programs)
 
 
 def uv_wheel(folder, version, program):
@@ -76,14 +75,8 @@ def safetensors(tensors):
 def build_checkpoint(folder, shards=3, **config):
     """A gpt_oss checkpoint whose shards are numbered as openai numbers them: `shards` files, 00000 of `shards` - 1."""
     folder.mkdir(parents=True)
-    whole = {
-        "model_type": "gpt_oss",
-        "hidden_size": 16,
-        "vocab_size": 100,
-        "num_hidden_layers": shards,
-        "quantization_config": {"quant_method": "mxfp4"},
-        **config,
-    }
+    whole = {"model_type": "gpt_oss", "hidden_size": 16, "vocab_size": 100, "num_hidden_layers": shards,
+             "quantization_config": {"quant_method": "mxfp4"}, **config}  # fmt: skip
     (folder / "config.json").write_text(json.dumps({key: value for key, value in whole.items() if value is not None}))
     (folder / "tokenizer.json").write_text("{}")
     weight_map = {}

@@ -13,7 +13,7 @@ from unittest import mock
 from ansible.module_utils import basic
 from ansible.module_utils.common import warnings
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import called
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import called, discover
 from ansible_collections.inference.fleet.plugins.modules import node
 
 
@@ -47,6 +47,22 @@ def repeated(run):
         assert not again["changed"], again
         assert again["diff"]["before"] == again["diff"]["after"] == applied["diff"]["after"]
     return check, applied
+
+
+def answering(results, calls=None):
+    """A function that finds operations which return or raise `results` by their names, and add to `calls`."""
+
+    def found(name):
+        def run(params, check_mode):
+            if calls is not None:
+                calls.append((name, params, check_mode))
+            if isinstance(results[name], Exception):
+                raise results[name]
+            return results[name]
+
+        return discover.Operation({}, run) if name in results else None
+
+    return found
 
 
 class Operation:

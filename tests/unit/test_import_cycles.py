@@ -7,76 +7,53 @@ import only folders of lower floors."""
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib.util
 import pathlib
+
+import pytest
 
 PLUGINS = pathlib.Path(__file__).parents[2] / "plugins"
 PACKAGE = "ansible_collections.inference.fleet.plugins"
 
 
-def imports(files):
-    """{module: [modules of the same tree that it imports]} of {module: source}."""
+@pytest.fixture(scope="module")
+def graph():
+    """{module: [modules of the collection that it imports]}."""
+    files = {}
+    for path in PLUGINS.rglob("*.py"):
+        parts = path.relative_to(PLUGINS).with_suffix("").parts
+        files[".".join((PACKAGE, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path.read_text()
     found = {}
     for name, source in files.items():
-        found[name] = set()
+        names = set()
         package = name if any(other.startswith(name + ".") for other in files) else name.rpartition(".")[0]
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ImportFrom):
                 module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
                 inner = ["%s.%s" % (module, alias.name) for alias in node.names]
-                found[name].update(one if one in files else module for one in inner)
+                names.update(one if one in files else module for one in inner)
             elif isinstance(node, ast.Import):
-                found[name].update(alias.name for alias in node.names)
-    return {name: sorted(one for one in names if one in files) for name, names in found.items()}
+                names.update(alias.name for alias in node.names)
+        found[name] = sorted(names & set(files))
+    assert len(found) > 100
+    return found
 
 
-def cycle(graph):
-    """The modules of one cycle, in order; [] where there is none."""
-    done = set()
-
-    def visit(name, trail):
-        if name in trail:
-            return [*trail[trail.index(name) :], name]
-        if name in done:
-            return []
-        for other in graph[name]:
-            found = visit(other, [*trail, name])
-            if found:
-                return found
-        done.add(name)
-        return []
-
-    return next(filter(None, (visit(name, []) for name in sorted(graph))), [])
-
-
-def plugins():
-    """{module: source} of all plugins."""
-    files = {}
-    for path in PLUGINS.rglob("*.py"):
-        parts = path.relative_to(PLUGINS).with_suffix("").parts
-        name = ".".join((PACKAGE, *(parts[:-1] if parts[-1] == "__init__" else parts)))
-        files[name] = path.read_text(encoding="utf-8")
-    return files
-
-
-def test_plugins_have_no_import_cycle():
-    files = plugins()
-    assert len(files) > 100
-    assert cycle(imports(files)) == []
+def test_plugins_have_no_import_cycle(graph):
+    graphlib.TopologicalSorter(graph).prepare()  # or it raises CycleError, which names them
 
 
 # The floors of the house, lowest first. A folder imports only folders of lower floors, at the top of a module or in a
 # function; within a folder, its subfolders are free. One that is new has to be given its floor here.
 FLOORS = (
-    ("fleet_node/model", "fleet_node/discover", "fleet_node/__main__",
-     "plugin_utils/seen_files"),
+    ("fleet_node/model", "fleet_node/discover", "fleet_node/__main__", "plugin_utils/seen_files"),
     ("fleet_node/errors",),
     ("fleet_node/host", "plugin_utils/actions", "plugin_utils/models"),
     ("fleet_node/program_check", "plugin_utils/cache_folder"),
     ("fleet_node/program",),
     ("fleet_node/containers", "fleet_node/engines", "fleet_node/weights", "plugin_utils/base"),
-    ("fleet_node/launchers", "fleet_node/shared_services", "fleet_node/supervise",
-     "plugin_utils/engines"),
+    ("fleet_node/launchers", "fleet_node/shared_services", "fleet_node/supervise", "plugin_utils/engines"),
     ("fleet_node/platforms",),
     ("fleet_node/services", "plugin_utils/platforms"),
     ("fleet_node/servers",),
@@ -99,18 +76,8 @@ def folder_of(name):
     return "/".join(parts[:2]) if parts[0] in ("fleet_node", "plugin_utils") else parts[0]
 
 
-def climbs(graph):
-    """[line] of imports of the same floor's other folders or of higher floors."""
-    return [
-        "%s imports %s" % (name, other)
-        for name, others in graph.items()
-        for other in others
-        if folder_of(name) != folder_of(other) and FLOOR[folder_of(name)] <= FLOOR[folder_of(other)]
-    ]
-
-
-def test_folders_import_lower_floors_only():
-    files = plugins()
-    folders = {folder_of(name) for name in files if name != PACKAGE and len(folder_of(name)) > 0}
+def test_folders_import_lower_floors_only(graph):
+    folders = {folder_of(name) for name in graph if name != PACKAGE}
     assert folders - set(FLOOR) <= {"fleet_node", "plugin_utils"}
-    assert climbs(imports(files)) == []
+    pairs = [(name, other) for name, others in graph.items() for other in others if folder_of(name) != folder_of(other)]
+    assert [pair for pair in pairs if FLOOR[folder_of(pair[0])] <= FLOOR[folder_of(pair[1])]] == []

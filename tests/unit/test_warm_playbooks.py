@@ -12,26 +12,12 @@ import sys
 
 import pytest
 from ansible_collections.inference.fleet.tests import runs
-
-
-def both(*arguments, **options):
-    """The Runs of a fork and of the command; the fork is one."""
-    assert runs.warm[0].takes({**os.environ, **options.get("environment", {})})
-    return [runs.ansible_playbook(arguments, cold=cold, **options) for cold in (False, True)]
-
-
-@pytest.mark.parametrize("arguments", [
-    ("site.yml", "-i", "inventories/trn3", "-e", "fleet_capacity=maybe"), ("--no-such-option",),
-])  # fmt: skip
-def test_a_fork_says_what_the_command_says(arguments):
-    fork, command = both(*arguments, environment={"ANSIBLE_SHOW_CUSTOM_STATS": "1"})
-    assert (fork.output, fork.status, command.status) == (command.output, 2, 2)
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import tasks_play
 
 
 def playbook(folder, *tasks):
-    path = folder / "play.yml"
-    path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": list(tasks)}]))
-    return path
+    (folder / "play.yml").write_text(json.dumps([tasks_play(tasks)]))
+    return folder / "play.yml"
 
 
 def test_a_run_that_takes_too_long_is_killed_and_the_next_one_goes_on(tmp_path):
@@ -41,16 +27,18 @@ def test_a_run_that_takes_too_long_is_killed_and_the_next_one_goes_on(tmp_path):
     assert runs.ansible_playbook(["playbooks/plan.yml", "-i", "inventories/local"]).status == 0
 
 
-HERE = json.dumps({"ansible_connection": "local", "ansible_python_interpreter": sys.executable})
-
-
-def test_a_module_in_a_fork_returns_what_the_command_returns(tmp_path):
-    tasks = [
+def test_a_fork_says_what_the_command_says(tmp_path):
+    path = playbook(
+        tmp_path,
+        {"ansible.builtin.set_stats": {"data": {"a": 1}}},
         {"ansible.builtin.stat": {"path": "/"}},
         {"ansible.builtin.command": {"argv": ["sh", "-c", "echo out; echo err >&2; exit 3"]}, "ignore_errors": True},
         {"ansible.builtin.copy": {"nothing": 1}, "ignore_errors": True},
         {"inference.fleet.node": {"operation": "node_layout", "arguments": {"root": "relative"}}},
-    ]
-    fork, command = both(playbook(tmp_path, *tasks), "-i", "localhost,", "-e", HERE, "--diff")
-    assert fork.output == command.output
-    assert (fork.status, command.status) == (2, 2)
+    )
+    here = "ansible_python_interpreter=" + sys.executable
+    environment = {"ANSIBLE_SHOW_CUSTOM_STATS": "1"}
+    assert runs.warm[0].takes({**os.environ, **environment})
+    for arguments in ((path, "-i", "localhost,", "-e", here, "--diff"), ("--no-such-option",)):
+        fork, command = [runs.ansible_playbook(arguments, environment, cold=cold) for cold in (False, True)]
+        assert (fork.output, fork.status, command.status) == (command.output, 2, 2)

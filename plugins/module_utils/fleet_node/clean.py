@@ -123,10 +123,9 @@ def used_places(paths, planned, deployment):
         text = read_text(file) or ""
         try:
             entry = json.loads(text)
-            directories = entry["directories"]
+            entries.append({**entry, "directories": entry["directories"]})
         except (ValueError, KeyError, TypeError):
             raise FleetError("clean.entry-unreadable", file) from None
-        entries.append({**entry, "directories": directories})
     texts = _strings([deployment, *entries])
     others = _processes(paths)
     for pattern in (UNITS, UNITS + "/*", glob.escape(paths.etc) + "/supervisor.d/*"):

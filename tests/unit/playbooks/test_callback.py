@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -19,7 +20,7 @@ from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors 
 from ansible_collections.inference.fleet.plugins.plugin_utils.reporting.screen import LiveLines
 from ansible_collections.inference.fleet.tests.runs import BIN, CLONE
 from ansible_collections.inference.fleet.tests.unit.node_helpers import terminal_screen
-from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, play_tasks, tasks_play
+from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import LOCAL, hosts_file, play_tasks, tasks_play
 
 PLAYBOOK = str(BIN / "ansible-playbook")
 
@@ -107,47 +108,25 @@ def test_a_log_has_a_line_for_each_phase_and_now_and_then(monkeypatch, interval,
 # A module that is further along every time it is asked, on its host's own clock: a file with the number of its steps.
 # The first steps wait for the other host.
 FAKE = """
-import os, time
+import time
 from ansible.module_utils.basic import AnsibleModule
 
 STEPS = %r
 
 def count(path):
-    try:
-        return int(open(path).read() or 0)
-    except FileNotFoundError:
-        return 0
+    return int(open(path).read() or 0)
 
-def main():
-    module = AnsibleModule({"clock": {"type": "path"}, "other": {"type": "path"}, "fails": {"type": "bool"}})
-    step, end = count(module.params["clock"]), time.monotonic() + 120
-    open(module.params["clock"], "w").write(str(step + 1))
-    while step in (1, 2) and count(module.params["other"]) < step and time.monotonic() < end:
-        time.sleep(0.02)
-    if module.params["fails"] and step == 2:
-        module.fail_json(msg="The hub is gone.", progress=STEPS[2], finished=True)
-    if step == 2:
-        module.warn("A warning of the module.")
-    module.exit_json(progress=STEPS[step], finished=step == len(STEPS) - 1, changed=True)
-
-main()
+module = AnsibleModule({"clock": {"type": "path"}, "other": {"type": "path"}, "fails": {"type": "bool"}})
+step, end = count(module.params["clock"]), time.monotonic() + 120
+open(module.params["clock"], "w").write(str(step + 1))
+while step in (1, 2) and count(module.params["other"]) < step and time.monotonic() < end:
+    time.sleep(0.02)
+if module.params["fails"] and step == 2:
+    module.fail_json(msg="The hub is gone.", progress=STEPS[2], finished=True)
+if step == 2:
+    module.warn("A warning of the module.")
+module.exit_json(progress=STEPS[step], finished=step == len(STEPS) - 1, changed=True)
 """
-
-
-@pytest.fixture
-def transfer(tmp_path):
-    """The command that polls a made-up transfer on two hosts, and fails on the first."""
-    (tmp_path / "library").mkdir()
-    (tmp_path / "library" / "fake_transfer.py").write_text(FAKE.lstrip() % STEPS)
-    given = {
-        "clock": "%s/{{ inventory_hostname }}" % tmp_path, "fails": "{{ inventory_hostname == 'node1' }}",
-        "other": "%s/{{ (groups.all | difference([inventory_hostname]))[0] }}" % tmp_path,
-    }  # fmt: skip
-    task = {"name": "Download or copy the weights", "fake_transfer": given, "register": "polled", "retries": 20,
-            "until": "polled is failed or polled.finished", "delay": 0.2}  # fmt: skip
-    (tmp_path / "play.yml").write_text(json.dumps([tasks_play([task], hosts="all")]))
-    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": {"node1": LOCAL, "node2": LOCAL}}}))
-    return [PLAYBOOK, str(tmp_path / "play.yml"), "-i", str(tmp_path / "hosts.json")]
 
 
 # However long the transfer takes here, no phase is told of twice.
@@ -158,27 +137,33 @@ def lines_of(output, host):
     return [line for line in output.splitlines() if line.startswith(host + ": ") and "ok=" not in line]
 
 
-def on_terminal(command):
-    """Everything that a terminal of 60 columns got."""
+def test_a_terminal_has_one_line_for_each_host_and_the_message_of_a_failure(tmp_path):
+    """Of 60 columns, for a made-up transfer on two hosts, which fails on the first."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "fake_transfer.py").write_text(FAKE.lstrip() % STEPS)
+    given = {
+        "clock": "%s/{{ inventory_hostname }}" % tmp_path, "fails": "{{ inventory_hostname == 'node1' }}",
+        "other": "%s/{{ (groups.all | difference([inventory_hostname]))[0] }}" % tmp_path,
+    }  # fmt: skip
+    task = {"name": "Download or copy the weights", "fake_transfer": given, "register": "polled", "retries": 20,
+            "until": "polled is failed or polled.finished", "delay": 0.2}  # fmt: skip
+    for name in ("node1", "node2"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "play.yml").write_text(json.dumps([tasks_play([task], hosts="all")]))
+    inventory = hosts_file(tmp_path, dict.fromkeys(("node1", "node2"), LOCAL))
+    command = [PLAYBOOK, str(tmp_path / "play.yml"), "-i", str(inventory)]
     controller, terminal = pty.openpty()
     environment = {**SELDOM, "TERM": "xterm", "COLUMNS": "60", "LINES": "24", "ANSIBLE_NOCOLOR": "1"}
     process = subprocess.Popen(command, cwd=CLONE, env=environment, stdout=terminal, stderr=terminal, stdin=terminal)
     os.close(terminal)
     output = b""
-    try:
+    with contextlib.suppress(OSError):  # Linux says so at the end
         while block := os.read(controller, 65536):
             output += block
-    except OSError:
-        pass  # Linux says so at the end
-    finally:
-        os.close(controller)
-    return process.wait(60), output.decode()
-
-
-def test_a_terminal_has_one_line_for_each_host_and_the_message_of_a_failure(transfer):
-    status, output = on_terminal(transfer)
+    os.close(controller)
+    output = output.decode()
     screen = terminal_screen(output)
-    assert (status, lines_of("\n".join(screen), "node1")) == (2, [])
+    assert (process.wait(60), lines_of("\n".join(screen), "node1")) == (2, [])
     assert {"fatal: [node1]: FAILED!", "    The hub is gone."} <= set(screen)
     assert "downloading 60 %, 60.0 of 100.0 MiB, 50.0 MiB/s" in output
     assert lines_of("\n".join(screen), "node2") == ["node2: done 100 %, 100.0 of 100.0 MiB"]

@@ -39,11 +39,6 @@ VERIFY = """
 """
 # What the role verify makes of it.
 CHANGED = yaml.safe_load((CLONE / "roles/verify/defaults/main.yml").read_text())["verify_servers_changed"]
-VARIABLES = {
-    "serve_manager": "auto", "serve_toolkit": "", "serve_secrets": {}, "serve_state": "started", "serve_only": [],
-    "fleet_root": "", "serve_watchdog": False, "serve_start_on_boot": False, "serve_deployment": {},
-    "serve_reports_dir": "", "serve_adopt": False, "serve_changes": "one_by_one", "serve_drain_s": 30,
-}  # fmt: skip
 
 
 class Serve:
@@ -52,13 +47,11 @@ class Serve:
     def __init__(self, folder):
         self.folder = folder
         (folder / "verify.yml").write_text(VERIFY)
-        self.tasks = Tasks(folder, "serve", ("node", "endpoint_verify"), CHANGES, self.verifies)
-        for default in (folder / "roles/serve/defaults/main.yml", folder / "roles/serve/meta/argument_specs.yml"):
-            default.unlink()
-
-    def verifies(self, text):
-        included = "ansible.builtin.include_role:\n        name: inference.fleet.verify"
-        return text.replace(included, "ansible.builtin.include_tasks:\n        file: %s/verify.yml" % self.folder)
+        include, tasks = "include_role:\n        name: inference.fleet.verify", "include_tasks: %s/verify.yml" % folder
+        self.tasks = Tasks(
+            folder, "serve", ("node", "endpoint_verify"), CHANGES, lambda text: text.replace(include, tasks)
+        )
+        (folder / "roles/serve/meta/argument_specs.yml").unlink()
 
     def play(self, entries, changing=(), waves=(), **variables):
         """([modules and operations that were called, with what matters of them], whether the servers were changed)."""
@@ -72,15 +65,14 @@ class Serve:
         for name, value in (("waves", waves), ("failing", failing), ("changing", list(changing))):
             (self.folder / name).write_text(json.dumps(value))
         show = {"ansible.builtin.copy": {"content": CHANGED, "dest": str(self.folder / "verdict")}}
-        calls, run = self.tasks.run(
-            *options, variables={**VARIABLES, "serve_servers": entries, **variables}, more=[show]
-        )
+        calls, run = self.tasks.run(*options, variables={"serve_servers": entries, **variables}, more=[show])
         return run, [{"module": name, **{key: given[key] for key in KEYS if key in given}} for name, given in calls]
 
 
-def entry(engine=None, address=None):
-    container = engine and {"engine": engine, "address": address}
-    return {"name": "server-0", "container": container, "health": {"budget_s": 1, "poll_s": 1}, "start": {"after": []}}
+def entry(engine=None):
+    container = engine and {"engine": engine, "address": None}
+    return {"name": "server-0", "container": container, "health": {"budget_s": 1, "poll_s": 1}, "start": {"after": []},
+            "secrets": {}}  # fmt: skip
 
 
 SERVERS = {"module": "engine_servers", "state": "started", "changes": "one_by_one"}
@@ -173,54 +165,47 @@ class LookupModule(LookupBase):
 """
 
 
-@pytest.mark.parametrize(
-    ("variables", "own", "expected"),
-    [
-        ({"fleet_serial": 1}, {"n1": 2}, ["n3 n5", "n1", "n2", "n4"]),
-        ({"fleet_changes": "together"}, {"n2": [1, 2], "n3": 3}, ["n3", "n5 n1", "n2 n4"]),
-    ],
-)
-def test_bare_hosts_first_then_one_alone(tmp_path, variables, own, expected):
-    (tmp_path / "lookup_plugins").mkdir()
-    (tmp_path / "lookup_plugins" / "look.py").write_text(LOOKUP % FOUND)
+STEP = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())[0]
+NOTE = {"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True}
+
+
+def show(step):
+    """A play that shows its batches, which are those of another play."""
+    message = {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
+    return tasks_play([message], hosts=step["hosts"], serial=step["serial"])
+
+
+def batches(folder, found, plays, own, **options):
+    """The batches that plays show for the hosts `found`; own: variables of some."""
+    (folder / "lookup_plugins").mkdir()
+    (folder / "lookup_plugins" / "look.py").write_text(LOOKUP % found)
+    hosts = {host: {**LOCAL, "fleet_recipe": "cpu-tiny", **own.get(host, {})} for host in found}
+    (folder / "play.yml").write_text(json.dumps(plays))
+    run = play(str(folder / "play.yml"), hosts_file(folder, hosts), **options)
+    return re.findall(r"batch ([^.]*)\.", run.output)
+
+
+@pytest.mark.parametrize(("variables", "own", "changed", "restarted"), [
+    ({"fleet_serial": 1}, {"n1": 2}, ["n3 n5", "n1", "n2", "n4"], list(FOUND)),
+    ({"fleet_changes": "together"}, {"n2": [1, 2], "n3": 3}, ["n3", "n5 n1", "n2 n4"], ["n1", "n2 n3", "n4 n5"]),
+])  # fmt: skip
+def test_bare_hosts_first_then_one_alone(tmp_path, variables, own, changed, restarted):
     own = {host: {"fleet_serial": serial} for host, serial in own.items()}
-    hosts = {host: {**LOCAL, "fleet_recipe": "cpu-tiny", **own.get(host, {})} for host in FOUND}
-    inventory = hosts_file(tmp_path, hosts)
-    (step,) = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())
     restart = yaml.safe_load((CLONE / "playbooks/restart.yml").read_text())[-1]
-
-    def show(play, word):
-        message = {"ansible.builtin.debug": {"msg": word + " {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
-        return tasks_play([message], hosts=play["hosts"], serial=play["serial"])
-
-    note = {"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True}
-    plays = [tasks_play([note], hosts="all"), show(step, "batch"), show(restart, "turn")]
-    (tmp_path / "play.yml").write_text(json.dumps(plays))
-    run = play(str(tmp_path / "play.yml"), inventory, variables=variables).ok()
-    assert re.findall(r"batch ([^.]*)\.", run.output) == expected
-    assert re.findall(r"turn ([^.]*)\.", run.output) == (["n1", "n2 n3", "n4 n5"] if "n2" in own else list(FOUND))
+    plays = [tasks_play([NOTE], hosts="all"), show(STEP), show(restart)]
+    assert batches(tmp_path, FOUND, plays, own, variables=variables) == changed + restarted
 
 
 def test_a_host_that_failed_before_is_not_the_one_that_goes_alone(tmp_path):
     """Its batch would have no host, and the change would begin on all others at the same time."""
-    (tmp_path / "lookup_plugins").mkdir()
-    (tmp_path / "lookup_plugins" / "look.py").write_text(LOOKUP % {"n1": True, "n2": True, "n3": True})
-    inventory = hosts_file(tmp_path, {host: {**LOCAL, "fleet_recipe": "cpu-tiny"} for host in ("n1", "n2", "n3")})
-    (step,) = yaml.safe_load((CLONE / "playbooks/steps/serve.yml").read_text())
-    fails = [
-        {"ansible.builtin.debug": {"msg": "{{ lookup('look') }}"}, "run_once": True},
-        {
-            "block": [{"ansible.builtin.fail": {}, "when": "inventory_hostname in ['n1', 'n2']"}],
-            "rescue": [{"ansible.builtin.fail": {}, "when": "inventory_hostname == 'n1'"}],
-        },
-    ]
-    show = {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(' ') }}."}, "run_once": True}
-    plays = [tasks_play(fails, hosts="all"), tasks_play([show], hosts=step["hosts"], serial=step["serial"])]
-    (tmp_path / "play.yml").write_text(json.dumps(plays))
-    run = play(
-        str(tmp_path / "play.yml"), inventory, environment={"ANSIBLE_CALLBACKS_ENABLED": "inference.fleet.unreachable"}
-    )
-    assert re.findall(r"batch ([^.]*)\.", run.output) == ["n2", "n3"]
+    fails = {
+        "block": [{"ansible.builtin.fail": {}, "when": "inventory_hostname in ['n1', 'n2']"}],
+        "rescue": [{"ansible.builtin.fail": {}, "when": "inventory_hostname == 'n1'"}],
+    }
+    plays = [tasks_play([NOTE, fails], hosts="all"), show(STEP)]
+    environment = {"ANSIBLE_CALLBACKS_ENABLED": "inference.fleet.unreachable"}
+    found = dict.fromkeys(("n1", "n2", "n3"), True)
+    assert batches(tmp_path, found, plays, {}, environment=environment) == ["n2", "n3"]
 
 
 def test_a_number_and_its_string_are_the_same_cluster(tmp_path):

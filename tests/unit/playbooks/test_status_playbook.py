@@ -12,6 +12,7 @@ import subprocess
 import tarfile
 
 import pytest
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.doctor import CHECKS
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.processes import (
     MARKER_ROOT,
     MARKER_SERVER,
@@ -21,8 +22,6 @@ from ansible_collections.inference.fleet.tests.unit.engines.small_node import ho
 from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import flat, hosts_file
 
 PORT = 39000  # of servers that are never started
-
-
 NOWHERE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 BROKEN = {"fleet_override": {"nothing": 1}}
 
@@ -96,26 +95,15 @@ def test_doctor_runs_through_on_an_empty_node_and_goes_on_without_a_host_that_is
     assert "nothing" in found["hosts"]["n3"]["problem"]
     findings = found["hosts"]["n2"]["findings"]
     assert "doctor.check-failed" not in {one["code"] for one in findings}
-    assert {"node_preflight", "model_weights", "kernel", "servers", "verification"} <= {
-        one["check"] for one in findings
-    }
+    checks = {one["check"].partition(":")[0] for one in findings}
+    assert {*CHECKS, "node_preflight", "node_layout", "model_weights", "verification"} <= checks
     assert not (tmp_path / "root-n2").exists()
     with tarfile.open(bundle) as archive:
-        assert {"bundle/doctor.json", "bundle/n2/plan.json", "bundle/n2/versions.json"} <= set(archive.getnames())
+        assert {"bundle/doctor.json", "bundle/n2/versions.json"} <= set(archive.getnames())
+        assert [one["name"] for one in json.load(archive.extractfile("bundle/n2/plan.json"))] == ["server-0"]
 
 
 WORKERS = {"servers": {"server": {"role": "decode", "count": 2, "port": None}}, "arguments": {"port": None}}
-
-
-@contextlib.contextmanager
-def running(root, *names):
-    """Processes that are taken for these servers."""
-    markers = [{MARKER_SERVER: name, MARKER_ROOT: str(root)} for name in names]
-    found = [subprocess.Popen(["sleep", "600"], env={**os.environ, **one}) for one in markers]
-    yield
-    for one in found:
-        one.kill()
-        one.wait()
 
 
 @pytest.mark.parametrize(("there", "arguments", "refused"), [
@@ -123,7 +111,11 @@ def running(root, *names):
     (("server-0",), ("-e", "fleet_restart_anyway=true"), False),
 ], ids=["another runs", "the last", "the last, anyway"])  # fmt: skip
 def test_the_last_server_of_a_role(tmp_path, there, arguments, refused):
-    with running(tmp_path / "root-n1", *there):
+    with contextlib.ExitStack() as stack:
+        for name in there:  # processes that are taken for these servers
+            marks = {MARKER_SERVER: name, MARKER_ROOT: str(tmp_path / "root-n1")}
+            process = stack.enter_context(subprocess.Popen(["sleep", "600"], env={**os.environ, **marks}))
+            stack.callback(process.kill)
         arguments = ("--check", "-e", "fleet_server=server-0", *arguments)
         run = status(tmp_path, *arguments, playbook="playbooks/restart.yml", n1={"fleet_override": WORKERS})
     words = "server-0: no other decode of this deployment runs, so requests fail until it is ready again"

@@ -33,15 +33,7 @@ from ansible_collections.inference.fleet.tests.unit.playbooks.stand_ins import L
 from ansible_collections.inference.fleet.tests.unit.test_endpoint_proxy import DEPLOYMENT, KEYS, MODEL, Load
 
 SERVERS = ("server-0", "server-1")
-
-
-def override_of(folder, port):
-    """Two engines of a folder whose streams take a while."""
-    return {
-        "servers": {"server": {"count": 2, "port": port}}, "needs": NEEDS,
-        "model": {"path": str(folder / "model"), "id": MODEL},
-        "command": [sys.executable, "-S", copy_engine(folder)], "environment": {"ENGINE_STREAM_SECONDS": "0.5"},
-    }  # fmt: skip
+HERE = {**LOCAL, "ansible_become": False}
 
 
 class Site:
@@ -53,15 +45,20 @@ class Site:
         (folder / "model").mkdir()
         for name in endpoints:
             (folder / ("proxy-" + name)).mkdir()
-        ports = [free_port() for _number in range(len(hosts) * len(SERVERS))]
-        overrides = [override_of(folder, port) for port in ports[:: len(SERVERS)]]
+        ports = [free_port() for _number in range(len(hosts) * len(SERVERS))][:: len(SERVERS)]
+        override = {  # engines whose streams take a while
+            "needs": NEEDS, "model": {"path": str(folder / "model"), "id": MODEL},
+            "command": [sys.executable, "-S", copy_engine(folder)], "environment": {"ENGINE_STREAM_SECONDS": "0.5"},
+        }  # fmt: skip
         common = {
             "ansible_become": False, "fleet_reports_dir": str(folder / "reports"), "fleet_verify": "quick",
             "endpoint_address": "127.0.0.1", **SUPERVISED,
         }  # fmt: skip
         self.hosts = {
-            name: host_variables(node.root, fleet_override=override, **common)
-            for (name, node), override in zip(self.nodes.items(), overrides)
+            name: host_variables(
+                node.root, fleet_override={**override, "servers": {"server": {"count": 2, "port": port}}}, **common
+            )
+            for (name, node), port in zip(self.nodes.items(), ports)
         }
         # role variables have precedence over those of hosts
         socket = {"endpoint_socket": str(folder) + "/proxy-{{ item }}/admin.sock"}
@@ -72,8 +69,7 @@ class Site:
         """Plan these arguments of the engine for some hosts."""
         for name in hosts:
             self.hosts[name]["fleet_override"]["arguments"] = arguments
-        local = {**LOCAL, "ansible_become": False}
-        endpoints = {"hosts": {name: {} if name in self.hosts else local for name in self.names}}
+        endpoints = {"hosts": {name: {} if name in self.hosts else HERE for name in self.names}}
         self.inventory = hosts_file(self.folder, self.hosts, endpoint=endpoints)
 
     def update(self, *arguments):
@@ -145,10 +141,6 @@ def site(tmp_path_factory):
         yield one
 
 
-def load_of(site):
-    return Load(site.ports[0], clients=2)
-
-
 def test_without_a_plan_before_a_rollback_changes_nothing(site):
     run = site.update("-e", "fleet_rollback=true")
     run.failed("hosts without a previous plan: n1. Nothing was changed.")
@@ -159,7 +151,7 @@ def test_a_bad_argument_leaves_the_old_servers(site):
     node = site.nodes["n1"]
     before, second = site.entries(), node.running("server-1")
     site.plan("n1", die=True)
-    with load_of(site) as load:
+    with Load(site.ports[0], clients=2) as load:
         run = site.update()
     run.failed("server-0 failed with the new definition", "restored and answers: server-0. Changed before: none.")
     assert (site.entries(), node.running("server-1"), site.states()) == (before, second, {"UP"})
@@ -169,7 +161,7 @@ def test_a_bad_argument_leaves_the_old_servers(site):
 
 def test_a_killed_update_is_completed_by_the_next(site):
     site.plan("n1", **{"max-num-seqs": 8})
-    with load_of(site) as load:
+    with Load(site.ports[0], clients=2) as load:
         site.killed(lambda: "DRAIN" in site.states(), 300)
         assert "DRAIN" in site.states()
         site.update().ok()
@@ -179,7 +171,6 @@ def test_a_killed_update_is_completed_by_the_next(site):
 
 # -- an endpoint that cannot be reached, and an incomplete rollback ----------------------------------------------------
 
-HERE = {**LOCAL, "ansible_become": False}
 AWAY = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_ssh_common_args": "-F none"}
 
 
@@ -202,53 +193,45 @@ def test_no_endpoint_drains_if_another_cannot_be_reached(tmp_path, second):
         assert (asked.exists(), run.count("failed")) == (False, 1)
 
 
-class Kept:
-    """Hosts with kept plans, and the plan before that update.yml selects for each."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        hosts = {name: host_variables(folder / name, ansible_become=False) for name in ("n1", "n2")}
-        hosts["n2"]["fleet_override"] = {"servers": {"server": {"port": 9000}}}  # both are this machine
-        hosts_file(folder, hosts, ["cpu"])
-        shown = (
-            "{'hash': serve_kept_hash, 'fleet': serve_kept_fleet, 'plan': (update_plan | default({'hash': ''})).hash}"
-        )
-        copy = {"content": "{{ %s }}" % shown, "dest": "%s/{{ inventory_hostname }}.json" % folder}
-        plan = {"import_playbook": str(CLONE / "playbooks/steps/plan.yml")}
-        for name, tasks in (("look", "../roles/serve/tasks/kept_plans.yml"), ("select", "tasks/plan_before.yml")):
-            include = {"ansible.builtin.include_tasks": str(CLONE / "playbooks" / tasks)}
-            given = {"fleet_servers": "{{ lookup('inference.fleet.plan') }}"}
-            one = tasks_play([include, {"ansible.builtin.copy": copy}], hosts="cpu", vars=given)
-            (folder / (name + ".yml")).write_text(json.dumps([plan, one]))
-
-    def run(self, name):
-        """{host: {hash, fleet, plan}}, and the run."""
-        run = play(str(self.folder / (name + ".yml")), self.folder / "hosts.yml")
-        found = {host: self.folder / (host + ".json") for host in ("n1", "n2")}
-        return {host: json.loads(path.read_text()) for host, path in found.items() if path.exists()}, run
-
-    def path(self, host):
-        return self.folder / host / "var/lib/inference-fleet/plans.json"
-
-    def keep(self, host, **plan):
-        path = self.path(host)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"servers": [], "deployment": {}, **plan}))
-
-
 def test_a_rollback_that_was_interrupted_goes_on(tmp_path):
-    fleet = Kept(tmp_path)
-    fleet.keep("n1")
-    fleet.path("n1").write_text("")  # after a power failure
-    now, _run = fleet.run("look")
+    """The plan before that update.yml selects for two hosts with kept plans."""
+    hosts = {name: host_variables(tmp_path / name, ansible_become=False) for name in ("n1", "n2")}
+    hosts["n2"]["fleet_override"] = {"servers": {"server": {"port": 9000}}}  # both are this machine
+    inventory = hosts_file(tmp_path, hosts, ["cpu"])
+    shown = "{'hash': serve_kept_hash, 'fleet': serve_kept_fleet, 'plan': (update_plan | default({'hash': ''})).hash}"
+    copy = {"content": "{{ %s }}" % shown, "dest": "%s/{{ inventory_hostname }}.json" % tmp_path}
+
+    def run(tasks):
+        """{host: {hash, fleet, plan}} after a file of tasks."""
+        include = {"ansible.builtin.include_tasks": str(CLONE / tasks)}
+        given = {"fleet_servers": "{{ lookup('inference.fleet.plan') }}"}
+        plays = [{"import_playbook": str(CLONE / "playbooks/steps/plan.yml")},
+                 tasks_play([include, {"ansible.builtin.copy": copy}], hosts="cpu", vars=given)]  # fmt: skip
+        (tmp_path / "play.yml").write_text(json.dumps(plays))
+        play(str(tmp_path / "play.yml"), inventory).ok()
+        return {host: json.loads((tmp_path / (host + ".json")).read_text()) for host in hosts}
+
+    def selected():
+        return [one["plan"] for one in run("playbooks/tasks/plan_before.yml").values()]
+
+    def path(host):
+        return tmp_path / host / "var/lib/inference-fleet/plans.json"
+
+    def keep(host, **plan):
+        path(host).write_text(json.dumps({"servers": [], "deployment": {}, **plan}))
+
+    for host in hosts:
+        path(host).parent.mkdir(parents=True)
+    path("n1").write_text("")  # after a power failure
+    now = run("roles/serve/tasks/kept_plans.yml")
     before = {"hash": "old", "fleet": "old", "servers": [], "deployment": {}}
 
     def updated(host, **changes):
-        fleet.keep(host, **{"hash": now[host]["hash"], "fleet": now[host]["fleet"], "before": before, **changes})
+        keep(host, **{"hash": now[host]["hash"], "fleet": now[host]["fleet"], "before": before, **changes})
 
     updated("n1")
-    fleet.keep("n2", **before)  # the update did not complete it
-    assert [one["plan"] for one in fleet.run("select")[0].values()] == ["old", "old"]
+    keep("n2", **before)  # the update did not complete it
+    assert selected() == ["old", "old"]
     updated("n1", hash="old", before={"hash": now["n1"]["hash"]})  # the rollback has completed it
     updated("n2", fleet="of an earlier update")  # the last one did not change it
-    assert [one["plan"] for one in fleet.run("select")[0].values()] == ["old", now["n2"]["hash"]]
+    assert selected() == ["old", now["n2"]["hash"]]

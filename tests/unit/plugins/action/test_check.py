@@ -24,7 +24,6 @@ from ansible_collections.inference.fleet.tests.unit.operating import Operation, 
 from ansible_collections.inference.fleet.tests.unit.plugins.plugin_utils.reporting.test_report import verdict
 
 SERVERS = {"servers": [], "secrets": {"key": "s3cret-of-a-server"}, "reports_dir": "/x"}
-SECRETS = ("t0ken-of-a-hub", "pr0xyword")
 WELL = {"steps": [{"step": step, "differs": False, "reason": None} for step in run_look.STEPS], "first": None}
 
 
@@ -34,10 +33,14 @@ def call(step, operation, arguments, **later):
     return {"step": step, "operation": operation, "arguments": {**arguments, **places}}
 
 
-@pytest.fixture
-def act(tmp_path, monkeypatch):
-    """act(steps of the plan or an error, what the node answers): (result, what the node was asked)."""
+@pytest.fixture(autouse=True)
+def run_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(C, "DEFAULT_LOCAL_TMP", str(tmp_path))
+
+
+@pytest.fixture
+def act(monkeypatch):
+    """act(steps of the plan or an error, what the node answers): (result, what the node was asked)."""
     monkeypatch.setattr(check, "say", mock.Mock())
 
     def act(steps, answer=None, tags=("all",), operation="check", **variables):
@@ -64,27 +67,13 @@ SERVE = [call("serve", "engine_servers", SERVERS)]
 
 
 def test_a_node_is_asked_what_the_steps_would_ask(act):
-    steps = [
-        call("weights", "model_weights", {"source": "huggingface", "token": None}, token="fleet_hf_token"),
-        *SERVE,
-    ]
-    _result, asked = act(steps, fleet_hf_token="t0ken-of-a-hub")
+    download = call("weights", "model_weights", {"source": "huggingface", "token": None}, token="fleet_hf_token")
+    _result, asked = act([download, *SERVE], fleet_hf_token="t0ken-of-a-hub")
     assert [one["operation"] for one in asked["looks"]] == ["model_weights", "engine_servers"]
     # as the modules' own actions send it
     sent = {"source": "huggingface", "token": "t0ken-of-a-hub", "caller": "u"}
     assert asked["looks"][0]["arguments"] == sent
     assert set(asked["looks"][1]["arguments"]) == {"servers", "secrets"}
-
-
-def test_what_differs_is_said_and_kept(act):
-    result, _asked = act(SERVE)
-    assert (result["first"], result["changed"], "look_line" in result) == (None, False, False)
-    assert (run_look.due(["n1"], "serve"), run_look.unchanged("n1")) == ([], True)
-    steps = [{"step": "serve", "differs": True, "reason": "server-1: unit was edited"}]
-    result, _asked = act(SERVE, {"steps": steps, "first": "serve"})
-    assert result["look_line"] == "n1: serve: server-1: unit was edited"
-    check.say.assert_called_once_with(result["look_line"])
-    assert [run_look.due(["n1"], step) for step in ("weights", "serve")] == [[], ["n1"]]
 
 
 def test_the_plans_servers_are_sent_once(act):
@@ -111,12 +100,6 @@ def test_a_step_that_cannot_be_looked_at_differs_and_ends_the_look(act, step, re
     assert result["steps"][-1]["reason"].startswith(reason)
     assert result["look_line"].startswith("n1: weights: " + reason)
     assert [run_look.due(["n1"], step) for step in ("prepare", "weights")] == [[], ["n1"]]
-
-
-def test_a_host_that_cannot_be_planned_runs_every_step(act):
-    result, asked = act(FleetError("plan.made-up", "no such thing"))
-    assert asked is None
-    assert (result["first"], result["steps"][-1]["reason"]) == ("preflight", "it cannot be looked at: no such thing")
 
 
 def test_a_changed_playbook_counts_whatever_the_tags(act):
@@ -169,11 +152,15 @@ def test_a_node_that_cannot_be_looked_at(act, answer, keys):
     assert run_look.due(["n1"], "preflight") == run_look.due(["n1"], "serve") == ["n1"]
 
 
-def test_where_no_step_is_part_of_the_run_no_node_is_asked(act):
-    result, asked = act(SERVE, tags=["verify"])
-    assert (asked, result["first"], run_look.unchanged("n1")) == (None, None, False)
-    # nor for artifacts without a source
-    assert act([call("weights", "compiled_artifact", {"servers": []})])[1] is None
+@pytest.mark.parametrize(("steps", "tags", "first"), [
+    (FleetError("plan.made-up", "no such thing"), "all", ("preflight", "it cannot be looked at: no such thing")),
+    (SERVE, "verify", (None, None)),  # no step is part of the run
+    ([call("weights", "compiled_artifact", {"servers": []})], "all", (None, None)),  # artifacts without a source
+])  # fmt: skip
+def test_a_host_that_cannot_be_planned_or_has_no_step_is_not_asked(act, steps, tags, first):
+    result, asked = act(steps, tags=[tags])
+    reason = result["steps"][-1]["reason"] if result["steps"] else None
+    assert (asked, (result["first"], reason), run_look.unchanged("n1")) == (None, first, False)
 
 
 VERIFIES = {"servers": [], "mode": "quick", "servers_changed": False}
@@ -188,24 +175,21 @@ def test_a_node_verifies_where_nothing_differs():
     assert answer([], {**VERIFIES, "servers": node_check.PLANNED}, servers=node_check.packed([])) == found
     assert "verified" not in answer([], None)
     assert "verified" not in answer([], {**VERIFIES, "mode": "abacus"})  # the step itself says what is wrong
-    differs = [{"step": "prepare", "operation": "container_engine", "arguments": {"engine": "abacus"}}]
-    assert "verified" not in answer(differs, VERIFIES)
+    assert "verified" not in answer([call("prepare", "container_engine", {"engine": "abacus"})], VERIFIES)
 
 
 def test_the_module_shows_no_secret_and_takes_what_is_invalid_for_a_difference(monkeypatch, capsys):
     logged, arguments = [], {"engine": "abacus", "proxy_env": {"HTTPS_PROXY": "http://me:pr0xyword@p:1"}}
     monkeypatch.setattr(node.Module, "log", lambda self, msg, **_more: logged.append(msg))
-    looks = [
-        {"step": "prepare", "operation": "container_engine", "arguments": arguments},
-        {"step": "weights", "operation": "shared_libraries", "arguments": {"libraries": [], "token": "t0ken-of-a-hub"}},
-    ]
+    looks = [call("prepare", "container_engine", arguments),
+             call("weights", "shared_libraries", {"libraries": [], "token": "t0ken-of-a-hub"})]  # fmt: skip
     with patch_module_args({"looks": looks}), pytest.raises(SystemExit):
         Operation("check").main()
     said = capsys.readouterr().out
     found = json.loads(said)
     assert found["first"] == "prepare"
     assert "value of engine must be one of: docker, podman, got: abacus" in found["steps"][0]["reason"]
-    assert [secret for secret in SECRETS if secret in said + logged[0]] == []
+    assert [secret for secret in ("t0ken-of-a-hub", "pr0xyword") if secret in said + logged[0]] == []
     assert logged == ["check of None"]
     assert found.get("invocation") in (None, {"module_args": {}})
 
@@ -213,7 +197,7 @@ def test_the_module_shows_no_secret_and_takes_what_is_invalid_for_a_difference(m
 def test_doctor_sends_all_operations_and_reports_what_a_run_would_install(act):
     """A step that cannot be checked is no fault, and does not end the list as in a check."""
     steps = [
-        {"step": "preflight", "reason": "the role is modified", "changed": False},
+        unlooked("the role is modified", "preflight"),
         call("prepare", "node_layout", {"root": {LATER: {"prepared": "installs", "unprepared": ""}}}),
         *SERVE,
     ]
@@ -229,11 +213,6 @@ def test_doctor_sends_all_operations_and_reports_what_a_run_would_install(act):
 
 
 HOSTS = ["n1", "n2", "n3"]
-
-
-@pytest.fixture(autouse=True)
-def run_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_look.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
 
 
 def note(host, folder, ok=True):

@@ -15,9 +15,9 @@ import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.fleet.plugins.action import node as action
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import (
-    artifact_archives,
-    artifacts,
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron import artifacts
+from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.platforms.neuron.artifact_archives import (
+    export,
 )
 from ansible_collections.inference.fleet.plugins.plugin_utils.operations import weights
 from ansible_collections.inference.fleet.tests.unit.engines import plan_entries
@@ -38,10 +38,8 @@ def run(monkeypatch):
         monkeypatch.setattr(action.ActionModule, "_fixup_perms2", lambda _self, paths: None)
         monkeypatch.setattr(action.ActionModule, "_transfer_file", lambda _self, *pair: sent.append(pair))
         monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
-        given = {"operation": operation, "arguments": arguments}
-        task = SimpleNamespace(
-            args=given, async_val=0, check_mode=check_mode, action="inference.fleet.node", _uuid="run-1"
-        )
+        task = SimpleNamespace(args={"operation": operation, "arguments": arguments}, async_val=0,
+                               check_mode=check_mode, action="inference.fleet.node", _uuid="run-1")  # fmt: skip
         shell = SimpleNamespace(tmpdir="/tmp/node", join_path=os.path.join)
         connection = SimpleNamespace(_shell=shell, transport=transport, fetch_file=fetch_file)
         context = SimpleNamespace(become=become)
@@ -54,14 +52,11 @@ def run(monkeypatch):
 ARCHIVE = {"source": "standin", "archive": "/c/standin.zip"}
 
 
-def test_a_node_that_has_the_stand_in_is_called_once(run):
-    result, asked, sent = run("model_weights", ARCHIVE, [{"changed": False, "message": "up to date"}])
-    assert (result, sent) == ({"changed": False, "message": "up to date"}, [])
-    assert asked == [{"source": "standin", "caller": "run"}]
-
-
 @pytest.mark.parametrize(("given", "path"), [(ARCHIVE, "/c/standin.zip"), ({"source": "standin"}, weights.ARCHIVE)])
 def test_the_archive_is_copied_to_a_node_that_needs_it(run, given, path):
+    result, asked, sent = run("model_weights", given, [{"changed": False, "message": "up to date"}])
+    assert (result, sent) == ({"changed": False, "message": "up to date"}, [])
+    assert asked == [{"source": "standin", "caller": "run"}]
     result, asked, sent = run("model_weights", given, [{"changed": False, "archive_needed": True}, {"changed": True}])
     assert (result, sent) == ({"changed": True}, [(path, "/tmp/node/archive")])
     assert asked[1] == {"source": "standin", "caller": "run", "archive": "/tmp/node/archive"}
@@ -128,7 +123,7 @@ def exported(tmp_path):
     (tmp_path / "one" / KEY).mkdir(parents=True)
     (tmp_path / "one" / KEY / "model.pt").write_text("graph")
     plan_entries.complete_artifact(tmp_path / "one" / KEY, KEY)
-    return artifact_archives.export(servers(tmp_path / "one"), str(tmp_path / "node"))
+    return export(servers(tmp_path / "one"), str(tmp_path / "node"))
 
 
 def test_an_archive_is_fetched_once(run, exported, tmp_path, monkeypatch):

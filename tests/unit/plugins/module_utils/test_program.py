@@ -14,13 +14,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import zipfile
 
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node import program, program_check
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.errors import FleetError
-from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host.paths import NodePaths
 from ansible_collections.inference.fleet.tests.unit.engines import small_node
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 from ansible_collections.inference.fleet.tests.unit.node_helpers import rot
 
 FILES = {
@@ -69,17 +67,9 @@ def test_an_archive_has_the_same_bytes_each_time_and_the_version_follows_from_na
         assert version != program.version({**FILES, **change})
 
 
-def test_this_package_is_a_program():
-    paths = NodePaths("/r")
-    assert (paths.program, paths.guard) == (program.place(paths.lib), program.current(paths.lib))
-    files = program.files_of()
-    assert "fleet_node/program.py" in files and "__main__.py" in files
-    assert program.own_version() == program.version(files)
-    assert {path.rpartition(".")[2] for path in files} == {"py", "json", "conf", "service"}
-
-
-def test_a_version_is_kept_once(lib, files):
+def test_a_version_is_kept_once_and_goes_when_another_starts_servers(lib, files):
     folder = program.keep(lib)
+    first = os.path.basename(folder)
     assert program_check.fault(folder, program.own_version()) is None
     before = os.stat(folder).st_ino
     assert program.keep(lib) == folder
@@ -89,6 +79,12 @@ def test_a_version_is_kept_once(lib, files):
     assert run(lib) == "first ['x']\n"
     os.utime(folder + "/fleet_node/words.py", ns=(1, 1))  # other times alone are no damage
     assert program.current_fault(lib) is None
+    files["fleet_node/words.py"] = b"WORD = 'second'\n"
+    second = os.path.basename(program.keep(lib))
+    assert versions(lib) == sorted([first, second])  # servers start with the first
+    assert run(lib) == "first ['x']\n"
+    program.make_current(lib)
+    assert (versions(lib), run(lib)) == ([second], "second ['x']\n")
 
 
 def test_nothing_is_kept_before_the_node_has_its_folder_or_in_check_mode(tmp_path, lib, files):
@@ -96,16 +92,7 @@ def test_nothing_is_kept_before_the_node_has_its_folder_or_in_check_mode(tmp_pat
     assert program.keep(lib, check_mode=True) is None and os.listdir(lib) == []
 
 
-def words_of(folder):
-    return folder / "fleet_node/words.py"
-
-
-def link(folder):
-    words_of(folder).rename(folder.parent / "elsewhere.py")
-    words_of(folder).symlink_to(folder.parent / "elsewhere.py")
-
-
-def other_manifest(folder):
+def other_manifest(folder, _words):
     """Whoever edits a file and its record still has another version."""
     path = folder / program.MANIFEST
     known = json.loads(path.read_text())
@@ -114,12 +101,12 @@ def other_manifest(folder):
 
 
 DAMAGES = {
-    "same size": lambda folder: rot(words_of(folder)),
-    "compiled": lambda folder: rot(next((folder / "fleet_node/__pycache__").glob("words*.pyc"))),
-    "missing": lambda folder: words_of(folder).unlink(),
-    "link": link,
-    "writable": lambda folder: words_of(folder).chmod(0o666),
-    "odd manifest": lambda folder: (folder / program.MANIFEST).write_text('{"files": [1]}'),
+    "same size": lambda folder, words: rot(words),
+    "compiled": lambda folder, words: rot(next((folder / "fleet_node/__pycache__").glob("words*.pyc"))),
+    "missing": lambda folder, words: words.unlink(),
+    "link": lambda folder, words: words.symlink_to(words.rename(folder.parent / "elsewhere.py")),
+    "writable": lambda folder, words: words.chmod(0o666),
+    "odd manifest": lambda folder, words: (folder / program.MANIFEST).write_text('{"files": [1]}'),
     "other manifest": other_manifest,
 }
 
@@ -128,7 +115,7 @@ DAMAGES = {
 def test_damage_is_found_and_mended(lib, files, damage):
     folder = pathlib.Path(program.keep(lib))
     program.make_current(lib)
-    damage(folder)
+    damage(folder, folder / "fleet_node/words.py")
     assert program_check.fault(str(folder), folder.name)
     assert program.current_fault(lib)
     program.keep(lib)
@@ -136,21 +123,15 @@ def test_damage_is_found_and_mended(lib, files, damage):
     assert run(lib) == "first ['x']\n"
 
 
-def dangling(link):
-    shutil.rmtree(os.path.realpath(link))
+LINKS = {
+    "missing": os.unlink,
+    "dangling": lambda link: shutil.rmtree(os.path.realpath(link)),
+    "swapped": lambda link: (os.unlink(link), os.symlink("/", link)),
+    "folder": lambda link: (os.unlink(link), os.mkdir(link)),
+}
 
 
-def swapped(link):
-    os.unlink(link)
-    os.symlink("/", link)
-
-
-def folder_in_its_place(link):
-    os.unlink(link)
-    os.mkdir(link)
-
-
-@pytest.mark.parametrize("damage", [os.unlink, dangling, swapped, folder_in_its_place], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("damage", LINKS.values(), ids=LINKS)
 def test_the_link_that_servers_start_by_is_mended(lib, files, damage):
     program.make_current(lib)
     damage(program.current(lib))
@@ -158,17 +139,6 @@ def test_the_link_that_servers_start_by_is_mended(lib, files, damage):
     program.make_current(lib)
     assert program.current_fault(lib) is None
     assert run(lib) == "first ['x']\n"
-
-
-def test_a_version_that_is_not_used_goes_when_another_comes(lib, files):
-    first = os.path.basename(program.keep(lib))
-    program.make_current(lib)
-    files["fleet_node/words.py"] = b"WORD = 'second'\n"
-    second = os.path.basename(program.keep(lib))
-    assert versions(lib) == sorted([first, second])  # servers start with the first
-    assert run(lib) == "first ['x']\n"
-    program.make_current(lib)
-    assert (versions(lib), run(lib)) == ([second], "second ['x']\n")
 
 
 def test_a_version_that_a_process_runs_stays(lib, files):
@@ -195,34 +165,28 @@ def test_a_version_that_a_process_runs_stays(lib, files):
     assert versions(lib) == [program.own_version()]
 
 
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
-from fleet_node import program
-left = [int(sys.argv[3])]
-def to_disk(path, before=program._to_disk):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return before(path)
-program._to_disk = to_disk
-program.make_current(sys.argv[2])
-"""
-
-
-def test_a_copy_that_is_killed_half_way_leaves_what_was_there(lib, files, tmp_path):
+def test_a_copy_that_is_killed_half_way_leaves_what_was_there(lib, files, monkeypatch):
     program.make_current(lib)
-    before = program.own_version()
-    source = tmp_path / "source"
-    shutil.copytree(os.path.dirname(program.__file__), source / "fleet_node")
-    done = subprocess.run([sys.executable, "-c", KILLED, str(source), lib, "40"], check=False)
-    assert done.returncode == -signal.SIGKILL
+    before, first, to_disk = program.own_version(), iter(range(3)), program._to_disk
+    files["fleet_node/words.py"] = b"WORD = 'second'\n"
+
+    def killed(path):
+        return to_disk(path) if next(first, None) is not None else os.kill(os.getpid(), signal.SIGKILL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "_to_disk", killed)
+        child = os.fork()
+        if not child:
+            try:
+                program.make_current(lib)
+            finally:
+                os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert [name for name in versions(lib) if not name.startswith(".")] == [before]
     assert any(name.startswith(".new-") for name in versions(lib))
     assert run(lib) == "first ['x']\n"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(source), lib, "0"], check=True)
-    (name,) = versions(lib)
-    assert name != before
+    program.make_current(lib)
+    assert (versions(lib), run(lib)) == ([program.own_version()], "second ['x']\n")
 
 
 def test_what_a_disk_refuses_is_said_and_changes_nothing(lib, files, monkeypatch):
@@ -235,11 +199,9 @@ def test_what_a_disk_refuses_is_said_and_changes_nothing(lib, files, monkeypatch
 
     monkeypatch.setattr(program, "_to_disk", refuse)
     for call in (program.keep, program.make_current):
-        with pytest.raises(FleetError) as caught:
-            call(lib)
-        assert caught.value.code == "node.os-error"
-        assert caught.value.details["errno"] == "ENOSPC"
-        assert program.place(lib) in caught.value.message
+        caught = error(call, lib)
+        assert (caught.code, caught.details["errno"]) == ("node.os-error", "ENOSPC")
+        assert program.place(lib) in caught.message
     assert (versions(lib), run(lib)) == (before, "first ['x']\n")
 
 
@@ -264,12 +226,15 @@ def test_a_version_in_use_is_locked(lib, files):
 
 
 WORKERS = """
-import sys; sys.path.insert(0, sys.argv[1])
+import os, sys
+sys.path.insert(0, sys.argv[1])
 from fleet_node import program
+from fleet_node.called import operation_of
 from fleet_node.measure import gpt_oss_evals_worker
-import os
+print(operation_of("engine_servers").run.__module__, operation_of("compiled_artifact").run.__module__,
+      operation_of("nothing"), program.keep(sys.argv[3]))
 argv = program.work(sys.argv[2], gpt_oss_evals_worker.__name__)
-if len(sys.argv) > 3:
+if os.path.isfile(sys.argv[1]):
     os.unlink(sys.argv[1])
 print(argv[0], flush=True)
 os.execv(sys.executable, [sys.executable, "-I", *argv])
@@ -277,33 +242,16 @@ os.execv(sys.executable, [sys.executable, "-I", *argv])
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_job_is_started_from_the_version_that_asks_for_it(lib, tmp_path, kept):
-    """From a copy where that is an archive, which Ansible removes before the job has ended."""
-    path = tmp_path / "fleet.zip"
+def test_operations_and_jobs_run_from_the_version_that_asks_for_them(lib, tmp_path, kept):
+    """A job from a copy where that is an archive, which Ansible removes before the job has ended."""
+    path, folder = tmp_path / "fleet.zip", os.path.join(program.place(lib), program.own_version())
     path.write_bytes(program.packed(program.files_of()))
-    folder = program.keep(lib)
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", WORKERS, folder if kept else str(path), str(tmp_path), *["x"] * (not kept)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout == "%s\n" % (folder if kept else tmp_path / "program.zip")
-    assert done.stderr.rstrip().endswith("No module named 'pandas'") and "gpt_oss_evals_worker.py" in done.stderr
-
-
-def test_it_runs_from_an_archive_too(tmp_path):
-    path = tmp_path / "fleet.zip"
-    path.write_bytes(program.packed(program.files_of()))
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from fleet_node import program;"
-        "from fleet_node.called import operation_of as o; import os; os.mkdir(sys.argv[2]);"
-        "print(o('engine_servers').run.__module__, o('compiled_artifact').run.__module__, o('nothing'));"
-        "print(program.keep(sys.argv[2]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code, str(path), str(tmp_path / "lib")], capture_output=True, text=True, check=True
-    )
-    names, folder = done.stdout.splitlines()
-    assert names == "fleet_node.operations.servers fleet_node.platforms.neuron.operations None"
-    assert os.path.basename(folder) == program.own_version()
+    if kept:
+        program.keep(lib)
+    command = [sys.executable, "-I", "-c", WORKERS, folder if kept else str(path), str(tmp_path), lib]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    names, started = done.stdout.splitlines()
+    assert names == "fleet_node.operations.servers fleet_node.platforms.neuron.operations None " + folder
     assert program_check.fault(folder, program.own_version()) is None
-    assert zipfile.is_zipfile(path)
+    assert started == (folder if kept else str(tmp_path / "program.zip"))
+    assert done.stderr.rstrip().endswith("No module named 'pandas'") and "gpt_oss_evals_worker.py" in done.stderr

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 
@@ -32,15 +33,23 @@ WRONG = {
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "state.json"
+    return tmp_path / ".inference-fleet-manifest.json"
 
 
-@pytest.mark.parametrize("read", [read_record, read_entry, read_secrets, files.readable_json])
-@pytest.mark.parametrize("content", NO_JSON + OTHER_TYPES)
+def manifest(path):
+    return weight_records(os.path.dirname(path))
+
+
+READERS = (read_record, read_entry, read_secrets, files.readable_json, manifest)
+
+
+@pytest.mark.parametrize(("read", "content"), [
+    *itertools.product(READERS, NO_JSON + OTHER_TYPES), (manifest, b'{"files": []}'), (manifest, b'{"files": {"a": 1}}')
+])  # fmt: skip
 def test_what_is_no_state_is_none(path, read, content):
     path.write_bytes(content)
     found = read(str(path))
-    assert not found or found in (1, "text", True, [[]])  # a JSON value for who wants any
+    assert not found or (read is files.readable_json and found in (1, "text", True, [[]]))
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
@@ -63,19 +72,9 @@ def test_nothing_but_a_small_plain_file_is_read(tmp_path, path, read, kind, monk
         (tmp_path / "other").write_text(json.dumps({"name": "server-0"}))
         path.symlink_to({"link": tmp_path / "other", "device": "/dev/zero", "dangling link": "/gone"}[kind])
     assert not read(str(path))
-
-
-@pytest.mark.parametrize("kind", ["fifo", "device"])
-def test_reading_never_waits(path, kind):
-    os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
-    assert files.read_text(str(path)) is None and files.read_bytes(str(path)) is None
-    assert not files.is_locked(str(path))
-
-
-def test_a_manifest_of_anything_is_none(tmp_path):
-    for content in NO_JSON + OTHER_TYPES + [b'{"files": []}', b'{"files": {"a": 1}}']:
-        (tmp_path / ".inference-fleet-manifest.json").write_bytes(content)
-        assert weight_records(str(tmp_path)) is None
+    if kind in ("fifo", "device"):  # nothing waits
+        assert [files.read_text(str(path)), files.read_bytes(str(path))] == [None, None]
+        assert not files.is_locked(str(path))
 
 
 def test_a_file_in_a_folder_of_others_gets_its_rights_by_its_handle(tmp_path, monkeypatch):

@@ -24,24 +24,15 @@ def node(tmp_path):
     return servers, update
 
 
-def test_writers_keep_the_metrics_of_others(node):
+def test_writers_keep_the_metrics_of_others(node, tmp_path):
     servers, update = node
-    update(
-        {
-            "a": {"fleet_server_verified": True, "fleet_server_converged": (True, {"hash": "1"})},
-            "b": {"fleet_server_verified": False},
-        }
-    )
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "inference-fleet.prom").write_bytes(b"\xff not metrics {{{\n")  # of somebody else
+    first = {"fleet_server_verified": True, "fleet_server_converged": (True, {"hash": "1"})}
+    update({"a": first, "b": {"fleet_server_verified": False}})
     assert update({"a": {"fleet_server_answers": False, "fleet_server_converged": (False, {"hash": "2"})}}) == [
         'fleet_server_verified{server="a"} 1', 'fleet_server_verified{server="b"} 0',
         'fleet_server_converged{server="a",hash="2"} 0', 'fleet_server_answers{server="a"} 0',
     ]  # fmt: skip
     (servers / "a.json").unlink()
     assert update({}) == ['fleet_server_verified{server="b"} 0']
-
-
-def test_a_file_of_somebody_else_is_replaced(node, tmp_path):
-    _servers, update = node
-    (tmp_path / "metrics").mkdir()
-    (tmp_path / "metrics" / "inference-fleet.prom").write_bytes(b"\xff not metrics {{{\n")
-    assert update({"a": {"fleet_server_verified": True}}) == ['fleet_server_verified{server="a"} 1']

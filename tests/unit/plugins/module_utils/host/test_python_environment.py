@@ -13,17 +13,13 @@ import threading
 import pytest
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import files
 from ansible_collections.inference.fleet.plugins.module_utils.fleet_node.host import python_environment as pe
-from ansible_collections.inference.fleet.tests.unit.engines import plans
+from ansible_collections.inference.fleet.tests.unit.engines.plans import error as failed
 from ansible_collections.inference.fleet.tests.unit.engines.small_node import wait_until
 from ansible_collections.inference.fleet.tests.unit.node_helpers import script
 
 
 def desired(tmp_path, **arguments):
     return pe.Desired(**{"path": str(tmp_path / "env"), "packages": ["demo==1.0"], "uv": "uv", **arguments})
-
-
-def failure(wish, **arguments):
-    return plans.error(pe.ensure, wish, **arguments)
 
 
 @pytest.mark.parametrize(("arguments", "key", "value"), [
@@ -37,15 +33,13 @@ def failure(wish, **arguments):
     ({"uv": None}, "uv", None),
 ])  # fmt: skip
 def test_parameters_that_are_not_valid(tmp_path, arguments, key, value):
-    error = failure(desired(tmp_path, **arguments), check_mode=True)
+    error = failed(pe.ensure, desired(tmp_path, **arguments), check_mode=True)
     assert (error.code, error.values[:2]) == ("arguments.value-invalid", (key, value))
 
 
-@pytest.mark.parametrize(
-    "requirement", ["demo", "demo==1", "demo[extra]>=1,<2", "demo @ https://host/d.whl", "demo; python_version<'3'"]
-)
-def test_requirements_that_are_valid(requirement):
-    assert pe.required_name(requirement) == "demo"
+def test_requirements_that_are_valid():
+    for requirement in "demo", "demo==1", "demo[extra]>=1,<2", "demo @ https://host/d.whl", "demo; python_version<'3'":
+        assert pe.required_name(requirement) == "demo"
 
 
 @pytest.mark.parametrize(("pin", "version", "same"), [
@@ -74,37 +68,30 @@ def test_sources_of_packages_do_not_change_an_environment(tmp_path):
 
 def test_a_missing_uv_is_an_error_except_in_check_mode(tmp_path):
     wish = desired(tmp_path, uv="/nowhere/uv", python=sys.executable)
-    error = failure(wish)
+    error = failed(pe.ensure, wish)
     assert (error.code, "/nowhere/uv" in error.values[2]) == ("venv.install-failed", True)
     assert pe.ensure(wish, check_mode=True)["changed"]  # an earlier task would have installed it
 
 
 def fake_uv(tmp_path, install):
     """A uv that creates environments that run, and installs with this shell script."""
-    return script(
-        tmp_path / "uv",
-        """if [ "$1" = venv ]; then
-  mkdir -p "$5/bin"; ln -s %s "$5/bin/python"; exit 0
-fi
-%s
-"""
-        % (sys.executable, install),
-    )
+    venv = 'if [ "$1" = venv ]; then mkdir -p "$5/bin"; ln -s %s "$5/bin/python"; exit 0; fi\n' % sys.executable
+    return script(tmp_path / "uv", venv + install)
 
 
 def test_a_failure_has_uvs_words_without_passwords_and_leaves_an_incomplete_environment(tmp_path):
     uv = fake_uv(tmp_path, "echo 'error: https://user:s3cret@host/simple/demo/: 401' >&2; exit 1")
-    error = failure(desired(tmp_path, uv=uv))
+    error = failed(pe.ensure, desired(tmp_path, uv=uv))
     assert (error.code, "https://***@host/simple/demo/: 401" in error.values[2]) == ("venv.install-failed", True)
     assert "s3cret" not in error.message + json.dumps(error.details)
     assert pe.compare(desired(tmp_path), {}) == (None, "an earlier run left it incomplete")
 
 
 def test_a_uv_that_succeeds_without_installing_is_an_error(tmp_path):
-    error = failure(desired(tmp_path, uv=fake_uv(tmp_path, "exit 0")))
+    error = failed(pe.ensure, desired(tmp_path, uv=fake_uv(tmp_path, "exit 0")))
     assert (error.code, "none" in error.values[2]) == ("venv.install-failed", True)
     other = fake_uv(tmp_path, 'mkdir -p "$(dirname $4)/../lib/python3.11/site-packages/demo-2.0.dist-info"')
-    assert "2.0" in failure(desired(tmp_path, uv=other)).values[2]
+    assert "2.0" in failed(pe.ensure, desired(tmp_path, uv=other)).values[2]
     assert pe.ensure(desired(tmp_path, packages=["demo==1.0; python_version < '3'"], uv=fake_uv(tmp_path, "exit 0")))
 
 
@@ -143,7 +130,7 @@ def test_of_two_runs_at_once_one_waits_for_the_other(tmp_path, monkeypatch, firs
 
 def test_a_path_below_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    error = failure(desired(tmp_path, path=str(tmp_path / "file" / "env"), uv=fake_uv(tmp_path, "exit 0")))
+    error = failed(pe.ensure, desired(tmp_path, path=str(tmp_path / "file" / "env"), uv=fake_uv(tmp_path, "exit 0")))
     assert error.code == "node.os-error"
 
 
@@ -164,7 +151,7 @@ def test_an_environment_that_is_not_created_is_only_checked(tmp_path, present, f
         file.chmod(0o755)
     wish = desired(tmp_path, create=False)
     if found:
-        error = failure(wish)
+        error = failed(pe.ensure, wish)
         assert (error.code, error.values[2]) == ("venv.not-as-required", found)
     else:
         result = pe.ensure(wish)

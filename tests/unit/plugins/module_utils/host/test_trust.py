@@ -14,6 +14,7 @@ from ansible_collections.inference.fleet.tests.unit.engines.plans import error
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="gives folders away")
 OTHER = 4_000_000
+MODELS = "root/var/lib/inference-fleet/models"
 
 
 def planted(path, target, owner=OTHER):
@@ -46,21 +47,15 @@ BAD = {
     "a dangling link for run": lambda at: planted(at / "root/run/inference-fleet", at / "gone", 0),
     "a link for programs": lambda at: planted(at / "root/var/lib/inference-fleet/lib", at, 0),
     "somebody's link for servers": lambda at: planted(at / "root/var/lib/inference-fleet/servers", at),
-    "somebody's link for weights": lambda at: planted(at / "root/var/lib/inference-fleet/models", at),
-    "a link for weights to everybody's": lambda at: (
-        made(at / "x", 0o777),
-        planted(at / "root/var/lib/inference-fleet/models", at / "x", 0),
-    ),
+    "somebody's link for weights": lambda at: planted(at / MODELS, at),
+    "a link for weights to everybody's": lambda at: (made(at / "x", 0o777), planted(at / MODELS, at / "x", 0)),
 }
 SOUND = {
     "nothing yet": lambda at: None,
     "a root": lambda at: made(at / "root"),
     "below a folder as /tmp": lambda at: made(at, 0o1777),
     "root's link": lambda at: (made(at / "x"), planted(at / "root", "x", 0)),
-    "weights on another disk": lambda at: (
-        made(at / "x"),
-        planted(at / "root/var/lib/inference-fleet/models", at / "x", 0),
-    ),
+    "weights on another disk": lambda at: (made(at / "x"), planted(at / MODELS, at / "x", 0)),
     "folders of servers": lambda at: made(at / "root/run/inference-fleet/servers", 0o755, OTHER),
 }
 
