@@ -35,7 +35,7 @@ demo-stop: .venv ## stop them; ARGS='-e fleet_purge=true' also removes what was 
 
 # Everything that CI runs: two targets at a time, lint and then the longest first.
 test: .venv/.tests ## everything that CI runs
-	$(BIN)/python tools/checks.py lint nodes e2e unit 'molecule/*' sanity matrix-one
+	$(BIN)/python tools/checks.py lint nodes e2e unit sanity 'molecule/*' matrix-one
 
 lint: .venv/.tests ## ruff, yamllint, ansible-lint, changelog fragments, plugin documentation, rejected words
 	$(BIN)/ruff check

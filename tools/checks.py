@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs targets of the Makefile, two at a time, in the given order: the longest first keeps both processors busy.
 
-    .venv/bin/python tools/checks.py nodes e2e unit 'molecule/*' sanity
+    .venv/bin/python tools/checks.py nodes e2e unit sanity 'molecule/*'
 
 TARGET/SCENARIO is `make TARGET SCENARIO=SCENARIO`; molecule/* is every scenario except those of `make soak`. Each line
 of output starts with its target. The end shows the time of each target, and repeats the last lines and the failures of

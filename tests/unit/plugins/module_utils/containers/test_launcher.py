@@ -266,7 +266,7 @@ def test_a_published_port_is_its_servers_though_a_process_of_the_engine_listens(
     # in the words of both engines
     states = {"Exited (0) 2 hours ago": False, "Up 5 seconds ago": True, "exited": False, "running": True}
     engine.write(containers=[held(name=state, state=state, ports=ports) for state in states])
-    (found,) = container_engine.our_containers(ROOT, [entry(tmp_path), {"name": "b", "container": {}}]).values()
+    found = container_engine.our_containers(ROOT, [entry(tmp_path), {"name": "b", "container": {}}])["server-0"]
     assert {one.name: one.running for one in found} == states
     assert found[0].ports == {18000, 19000, 19001}
     proxy = {"pid": 5, "command": "docker-proxy", "user": "root", "server": None, "root": None}
