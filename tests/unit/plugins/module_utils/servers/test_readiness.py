@@ -129,8 +129,8 @@ LATE = "completion: no answer: no complete answer in time (10 s)"
     ({}, None),
     ({"health": HANG}, "health: no answer: no complete answer in time (10 s)"),
     ({"health": {"status": 503, "text": "dead"}}, "health: HTTP 503 dead"),
-    ({"health": {"status": 401}}, None),  # who asks for a key lives
-    ({"completions": {"status": 500}}, None),  # it answers; what is wrong says the verdict
+    *(({"health": {"status": status}}, None) for status in (401, 404)),  # who asks for a key lives
+    *(({"completions": {"status": status}}, None) for status in (401, 500)),  # it answers; the verdict has the reason
     ({"completions": {"status": None, "error": "reset"}}, None),
     ({"completions": HANG, "metrics": TOKENS}, None),  # busy
     *(({"completions": HANG, "metrics": metrics}, LATE)
