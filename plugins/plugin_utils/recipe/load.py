@@ -108,7 +108,10 @@ def chain_of(path, folders=()):
     """
     folders, chain = folders or (os.path.dirname(path),), []
     while path:
-        chain.append((path, os.stat(path).st_mtime_ns))
+        try:
+            chain.append((path, os.stat(path).st_mtime_ns))
+        except OSError:
+            chain.append((path, 0))  # reading the file reports the error
         path = _extended(chain, folders)
     return tuple(chain)
 

@@ -73,6 +73,10 @@ def test_a_config_json_that_cannot_be_read(tmp_path, text, code):
     assert plans.codes(recipes.config_of, {"model": {"repo": "us/x"}}, str(tmp_path / "config.json")) == {code}
 
 
+def test_a_recipe_that_is_gone_when_it_is_read(tmp_path):
+    assert plans.error(recipes.load_recipe, str(tmp_path / "gone.yml")).code == "recipe.file-invalid"
+
+
 # -- recipes that extend others ----------------------------------------------------------------------------------------
 
 
